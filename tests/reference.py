@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, get_overloads
 
 from defserve.cli import COMMANDS
-from defserve.cli.parser import DESCRIBE_ARGUMENT, ParserDescription
+from defserve.cli.parser import DESCRIBE_ARGUMENT, ParserDescriptionRequested
 from defserve.server.command_line import add_serving_options
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference.md"
@@ -290,7 +290,7 @@ def command_line() -> Iterator[str]:
 def parser_of(main: Callable[[list[str]], int], *words: str) -> argparse.ArgumentParser:
     try:
         main([*words, DESCRIBE_ARGUMENT])
-    except ParserDescription as found:
+    except ParserDescriptionRequested as found:
         return found.parser
     raise AssertionError(f"{main} reads its command line without a CommandParser")
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import defserve
 from defserve import Limits, Server
-from defserve.base.peer_bounds import ByteCache, cache_short_texts
+from defserve.base.peer_bounds import ByteBoundedCache, cache_short_texts
 from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS
 
@@ -32,12 +32,12 @@ ELSEWHERE = ("cli", "tooling", "testing", "guard", "sandbox")
 
 MAKERS = frozenset(
     (
-        "lru_cache cache cache_short_texts ByteCache OrderedDict deque WeakKeyDictionary WeakValueDictionary "
-        "MemoryNonces TokenBuckets Queue RecentItems ByteQueue BoundedTable UnreadItems Inbox"
+        "lru_cache cache cache_short_texts ByteBoundedCache OrderedDict deque WeakKeyDictionary WeakValueDictionary "
+        "MemoryNonceStore TokenBuckets Queue RecentItems ByteBoundedQueue BoundedTable UnreadItemQueue Inbox"
     ).split()
 )
 # These are queues even where a function makes one and hands it on.
-QUEUES = frozenset("Queue ByteQueue RecentItems UnreadItems".split())
+QUEUES = frozenset("Queue ByteBoundedQueue RecentItems UnreadItemQueue".split())
 # Plain dicts and sets with one of these names are caches too.
 NAMES = frozenset("_known _passed _terms _pages _readings _spare _remembered _values _pipelines unread".split())
 
@@ -112,7 +112,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "client/mcpl/push.py:inbox": ("events", "1000, 16 MB"),
     "client/mgp/events.py:_early": ("events before the reply", "256, 16 MB"),
     "client/topic_client.py:unread": ("messages of a topic", "10000, 16 MB a listener"),
-    "client/replies.py:ByteQueue": (OURS, "the number and the bytes that its maker gives"),
+    "client/replies.py:ByteBoundedQueue": (OURS, "the number and the bytes that its maker gives"),
     "client/replies.py:_items": ("what it sends", "16 MB, and the number that its maker gives"),
     "client/mcpl/inference.py:_pins": ("ids of conversations", "1000 ids of 1 KB"),
     "client/mcpl/inference.py:_lines": (OURS, "a script"),
@@ -207,7 +207,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "server/page.py:headers": (OURS, "the headers of the page, once"),
     "serve/http/request_heads.py:wants_html_page": ("Accept", "256 values of 256 bytes"),
     "serve/http/request_heads.py:is_json_requested": ("Accept", "256 headers of 256 bytes"),
-    "auth/authority.py:make_stranger_principal": ("its address", "1024 addresses of 64 bytes"),
+    "auth/authority.py:make_anonymous_ip_principal": ("its address", "1024 addresses of 64 bytes"),
     "serve/http/request_heads.py:_passed": ("Host, Origin, Sec-Fetch-Site", "256 times 3 values of 300 bytes"),
     "serve/http/request_heads.py:_key": (OURS, "256 names"),
     "serve/http/request_heads.py:accepts_media_type": ("Accept", "256 values of 256 bytes"),
@@ -281,7 +281,7 @@ SIZE = re.compile(r"\b(?:bytes|[KkM]B|characters|times|numbers?)\b")
 def test_what_a_client_or_the_inspector_keeps_of_a_peer_is_bounded_in_bytes():
     theirs = {name: kept for name, kept in CACHES.items() if name.startswith(("client/", "inspector/"))}
     unbounded = [name for name, (what, bound) in theirs.items() if what != OURS and not SIZE.search(bound)]
-    assert unbounded == [], "the peer chooses the sizes: bound them, for example by RecentItems or UnreadItems"
+    assert unbounded == [], "the peer chooses the sizes: bound them, for example by RecentItems or UnreadItemQueue"
 
 
 def test_no_queue_of_a_client_or_the_inspector_is_bounded_by_a_number_alone():
@@ -304,7 +304,7 @@ def test_no_queue_of_a_client_or_the_inspector_is_bounded_by_a_number_alone():
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60))))
 def test_a_byte_cache_never_holds_more_than_it_may(puts: list[tuple[int, int]]):
-    kept = ByteCache[int](100)
+    kept = ByteBoundedCache[int](100)
     sizes = dict[int, int]()
     for key, size in puts:
         kept.store_value(key, size, size)

@@ -216,9 +216,9 @@ class Context:
         return await exchange_caller_token(self.call, target, scopes)
 
     async def _find_token_for_url(self, target: str, url: str) -> str:
-        from defserve.protocols.mcp.authorization import exchange_caller_token, find_exchanging_auth
+        from defserve.protocols.mcp.authorization import exchange_caller_token, find_token_exchange_auth
 
-        auth = find_exchanging_auth(self.call)
+        auth = find_token_exchange_auth(self.call)
         if auth is not None and auth.exchanges is not None and not auth.exchanges.find_target(target).may_send_to(url):
             raise UsageError(
                 f"a token for {target!r} may not be sent to this URL",
@@ -353,7 +353,7 @@ class Context:
         if feature == "confirm":
             return asking.can_ask_confirmation(call)
         if feature == "events":
-            return self._mgp.pushes_events(call)
+            return self._mgp.can_receive_mgp_events(call)
         if feature == "chat":
             from defserve.protocols.mcpx.extension import can_chat
 

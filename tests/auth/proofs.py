@@ -8,12 +8,12 @@ from base64 import urlsafe_b64encode
 from hashlib import sha256
 from typing import Any
 
-from defserve.auth.dpop import thumbprint_of
+from defserve.auth.dpop import compute_jwk_thumbprint
 from tests.auth.issuer import claims, jwk, private_key, raw, signed
 
 KEY = private_key("ES256", "dpop")
 PUBLIC = jwk(KEY, "ES256")
-THUMBPRINT = thumbprint_of(PUBLIC)
+THUMBPRINT = compute_jwk_thumbprint(PUBLIC)
 
 
 def bound_token(**changed: Any) -> str:

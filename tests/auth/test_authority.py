@@ -16,7 +16,7 @@ from defserve.auth.authority import (
     identify_socket_user,
     is_local_user,
     is_stranger,
-    make_stranger_principal,
+    make_anonymous_ip_principal,
     normalize_ip_address,
 )
 from defserve.auth.principals import LOCAL_PRINCIPAL, Principal, make_anonymous_principal
@@ -29,7 +29,7 @@ def test_only_the_local_user_and_verified_tokens_are_no_strangers():
     assert not is_stranger(Principal("ann"))
     for address in ("127.0.0.1", "::1", "localhost", "203.0.113.7", "unknown", ""):
         assert is_stranger(make_anonymous_principal(address)), address
-        assert is_stranger(make_stranger_principal(address)), address
+        assert is_stranger(make_anonymous_ip_principal(address)), address
     assert [
         is_local_user(who) for who in (LOCAL_PRINCIPAL, Principal("ann"), make_anonymous_principal("127.0.0.1"))
     ] == [True, False, False]
@@ -67,7 +67,7 @@ def test_on_a_trusted_unix_socket_only_our_own_user_is_local():
 )  # fmt: skip
 def test_an_address_is_an_ip_address_or_nothing(text: str, address: str | None):
     assert normalize_ip_address(text) == address
-    assert make_stranger_principal(text).id == f"anonymous:{address or 'unknown'}"
+    assert make_anonymous_ip_principal(text).id == f"anonymous:{address or 'unknown'}"
 
 
 @given(st.ip_addresses())

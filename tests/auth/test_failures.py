@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from defserve.auth.rates import FailedTokens
+from defserve.auth.rates import FailedTokenCounts
 from tests.rows import for_each_row
 
 
@@ -15,7 +15,7 @@ class Clock:
 
 def test_ten_at_once_and_then_ten_a_minute():
     clock = Clock()
-    failures = FailedTokens(trusted_proxy=False, clock=clock)
+    failures = FailedTokenCounts(trusted_proxy=False, clock=clock)
     assert [failures.count_failure("203.0.113.9", ()) > 0 for _ in range(12)] == [False] * 10 + [True] * 2
     assert failures.count_failure("203.0.113.10", ()) == 0
     clock.now += 6
@@ -24,7 +24,7 @@ def test_ten_at_once_and_then_ten_a_minute():
 
 @for_each_row("address", ["", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "localhost"])
 def test_addresses_that_many_callers_share_are_never_counted(address: str):
-    failures = FailedTokens(trusted_proxy=False)
+    failures = FailedTokenCounts(trusted_proxy=False)
     assert not any(failures.count_failure(address, ()) for _ in range(100))
 
 
@@ -33,5 +33,5 @@ def test_addresses_that_many_callers_share_are_never_counted(address: str):
     [((), False), ((b"203.0.113.9",), False), ((b"203.0.113.9, 10.0.0.5",), True), ((b"", b"10.0.0.5"), True)],
 )
 def test_behind_a_proxy_an_address_counts_if_the_proxy_names_it(forwarded_for: tuple[bytes, ...], counted: bool):
-    failures = FailedTokens(trusted_proxy=True)
+    failures = FailedTokenCounts(trusted_proxy=True)
     assert any(failures.count_failure("10.0.0.5", forwarded_for) for _ in range(100)) is counted

@@ -11,7 +11,7 @@ import pytest
 
 from defserve import Auth, Server
 from defserve.auth import ApiKeys, DeniedTokens, Issuers, StaticTokens
-from defserve.auth.bearer_tokens import TokenRefused, find_token_check
+from defserve.auth.bearer_tokens import TokenRefused, get_token_check_function
 from defserve.auth.principals import Principal
 from defserve.auth.rates import MAX_LOGGED_REFUSALS, RefusalLog
 from defserve.auth.signed_tokens import JWT
@@ -32,7 +32,7 @@ def verifier(**changed: Any) -> JWT:
 
 def refusal(token: str, by: Any = None) -> TokenRefused:
     async def check() -> Principal:
-        return await find_token_check(by or verifier())(token)
+        return await get_token_check_function(by or verifier())(token)
 
     with pytest.raises(TokenRefused) as refused:
         asyncio.run(check())

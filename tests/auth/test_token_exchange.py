@@ -16,7 +16,7 @@ from joserfc import jwk, jwt
 from defserve import Context, Server, ToolError, UsageError
 from defserve.auth import JWT, Auth, DeniedTokens, OnBehalfOf, Principal, StaticTokens
 from defserve.auth.oauth import parse_oauth_challenge
-from defserve.auth.token_exchange import TokenExchanges
+from defserve.auth.token_exchange import TokenExchanger
 from defserve.errors import StepUpRequired
 from defserve.guard.network import Egress
 from defserve.openapi import CallerToken
@@ -177,10 +177,10 @@ async def test_an_expired_callers_token_gets_nothing_that_was_kept(company: Prov
     ann = token_of(company, "ann")
     principal = await auth.authenticate([f"Bearer {ann}".encode()])
     assert isinstance(principal, Principal) and auth.exchanges is not None
-    assert await auth.exchanges.get_token(principal, "billing")
+    assert await auth.exchanges.obtain_target_token(principal, "billing")
     now[0] += 4000
     with pytest.raises(ToolError, match="expired"):
-        await auth.exchanges.get_token(principal, "billing")
+        await auth.exchanges.obtain_target_token(principal, "billing")
 
 
 async def test_one_caller_cannot_use_the_token_of_another(company: Provider) -> None:
@@ -188,11 +188,11 @@ async def test_one_caller_cannot_use_the_token_of_another(company: Provider) -> 
     auth = Auth(StaticTokens({shown: "ann"}), targets={"billing": target(company)})
     ann = await auth.authenticate([f"Bearer {shown}".encode()])
     assert auth.exchanges is not None and isinstance(ann, Principal)
-    await auth.exchanges.get_token(ann, "billing")
+    await auth.exchanges.obtain_target_token(ann, "billing")
     # A principal that claims the credential of another, and one whose credential was never shown.
     for stranger in (Principal("bob", credential=ann.credential), Principal("ann", credential="token:other")):
         with pytest.raises(ToolError):
-            await auth.exchanges.get_token(stranger, "billing")
+            await auth.exchanges.obtain_target_token(stranger, "billing")
 
 
 async def test_a_caller_without_a_token_gets_none(company: Provider) -> None:
@@ -202,7 +202,7 @@ async def test_a_caller_without_a_token_gets_none(company: Provider) -> None:
 
     for nobody in (LOCAL_PRINCIPAL, make_anonymous_principal("192.0.2.1")):
         with pytest.raises(ToolError, match="signed in"):
-            await server.auth.exchanges.get_token(nobody, "billing")
+            await server.auth.exchanges.obtain_target_token(nobody, "billing")
 
 
 async def test_a_client_is_asked_to_sign_its_user_in_again(company: Provider) -> None:
@@ -427,6 +427,6 @@ def test_secrets_are_not_shown() -> None:
 
 
 async def test_an_unknown_target_says_which_there_are(company: Provider) -> None:
-    exchanges = TokenExchanges({"billing": target(company)}, None, None)  # type: ignore[arg-type]
+    exchanges = TokenExchanger({"billing": target(company)}, None, None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="biling"):
-        await exchanges.get_token(Principal("ann"), "biling")
+        await exchanges.obtain_target_token(Principal("ann"), "biling")

@@ -12,7 +12,7 @@ from defserve.base.peer_bounds import (
     AROUND_CONTAINER,
     BoundedTable,
     RecentItems,
-    estimate_decoded_bytes,
+    estimate_parsed_json_bytes,
     estimate_value_bytes,
     find_text_codec,
 )
@@ -55,7 +55,7 @@ def test_a_table_never_holds_more_than_it_may(puts: list[tuple[str, int]]):
 
 def test_many_small_values_weigh_what_they_take_in_memory():
     assert estimate_value_bytes([[]] * 1_000) > 1_000 * AROUND_CONTAINER
-    assert estimate_decoded_bytes(b"[" + b"1," * 1_000 + b"1]") > 8_000
+    assert estimate_parsed_json_bytes(b"[" + b"1," * 1_000 + b"1]") > 8_000
 
 
 def test_anything_that_was_decoded_can_be_weighed():

@@ -210,7 +210,7 @@ def test_no_kind_of_file_in_an_authors_folder_takes_the_place_of_a_library(suffi
         py_compile.compile(str(tmp_path / "rich.py"), str(tmp_path / "rich.pyc"))
         (tmp_path / "rich.py").unlink()
     code = (
-        "import sys; from defserve.base.search_path import add_import_folder; add_import_folder('.'); "
+        "import sys; from defserve.base.search_path import add_author_import_folder; add_author_import_folder('.'); "
         "import rich; print(rich.print)"
     )
     assert "<function print" in run(tmp_path, "-c", code, program=("-P",))
@@ -229,6 +229,6 @@ def test_a_library_gets_no_module_that_only_an_authors_folder_has(suffix: str, t
         (folder / "optional.py").unlink()
     code = (
         f"import sys; sys.path.append({str(installed)!r})\n"
-        "from defserve.base.search_path import add_import_folder; add_import_folder('.'); import alibrary"
+        "from defserve.base.search_path import add_author_import_folder; add_author_import_folder('.'); import alibrary"
     )
     assert "absent" in run(folder, "-c", code, program=("-P",))

@@ -16,9 +16,9 @@ from defserve.base.secret_references import (
     MAX_SECRET_BYTES,
     RETRY_SECONDS,
     SecretReader,
-    SecretText,
+    SecretSetting,
     is_secret_reference,
-    read_setting,
+    read_secret_setting,
     run_program,
 )
 from tests.rows import for_each_row
@@ -34,7 +34,7 @@ class Clock:
 def test_any_other_text_is_the_secret_itself() -> None:
     for text in ("hunter2", "", "FILE:/x", "files:/x", "a file:/x"):
         assert not is_secret_reference(text)
-        assert SecretText(text, "the secret").read_secret() == text
+        assert SecretSetting(text, "the secret").read_secret() == text
 
 
 def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
@@ -63,15 +63,15 @@ def test_a_path_may_name_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """systemd says in one where a unit's credentials are."""
     (tmp_path / "token").write_text("hunter2")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    assert read_setting("file:$CREDENTIALS_DIRECTORY/token", "x") == "hunter2"
+    assert read_secret_setting("file:$CREDENTIALS_DIRECTORY/token", "x") == "hunter2"
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     with pytest.raises(UsageError, match="a variable in it is not set"):
-        read_setting("file:$CREDENTIALS_DIRECTORY/token", "x")
+        read_secret_setting("file:$CREDENTIALS_DIRECTORY/token", "x")
 
 
 def test_keys_of_several_lines_stay_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text("-----BEGIN\nabc\n-----END\n")
-    assert read_setting(f"file:{tmp_path}/key.pem", "x") == "-----BEGIN\nabc\n-----END"
+    assert read_secret_setting(f"file:{tmp_path}/key.pem", "x") == "-----BEGIN\nabc\n-----END"
 
 
 def test_a_program_is_run_again_when_its_time_is_over() -> None:
@@ -104,7 +104,7 @@ def test_what_was_read_counts_while_its_source_is_away(tmp_path: Path, caplog: p
 def test_no_shell_reads_a_command(tmp_path: Path) -> None:
     target = tmp_path / "made"
     text = f"command:{sys.executable} -c 'import sys; print(sys.argv[1:])' $HOME `touch {target}` $(touch {target})"
-    assert "$HOME" in read_setting(text, "x")
+    assert "$HOME" in read_secret_setting(text, "x")
     assert not target.exists()
 
 
@@ -122,7 +122,7 @@ def test_no_shell_reads_a_command(tmp_path: Path) -> None:
 )
 def test_a_reference_that_can_never_be_read_is_refused_at_once(reference: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
-        SecretText(reference, "OAuthProxy(client_secret=…)")
+        SecretSetting(reference, "OAuthProxy(client_secret=…)")
     assert "OAuthProxy(client_secret=…)" in caught.value.problem
     assert caught.value.fix
 
@@ -143,14 +143,14 @@ def test_problems_say_where_and_what_to_do_and_never_what_was_read(tmp_path: Pat
         (f"command:{prints}", "the code 3"),
     ):
         with pytest.raises(UsageError, match=problem) as caught:
-            read_setting(reference, "x")
+            read_secret_setting(reference, "x")
         assert hidden not in str(caught.value), reference
         assert caught.value.fix
 
 
 def test_a_program_is_bounded_in_bytes_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="more than"):
-        read_setting(f"command:{sys.executable} -c 'while True: print(\"x\" * 10000)'", "x")
+        read_secret_setting(f"command:{sys.executable} -c 'while True: print(\"x\" * 10000)'", "x")
     monkeypatch.setattr(secret_references, "RUN_SECONDS", 0.3)
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="takes more than"):
@@ -160,12 +160,12 @@ def test_a_program_is_bounded_in_bytes_and_in_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_secret_is_not_shown() -> None:
-    assert "hunter2" not in repr(SecretText("hunter2", "x"))
+    assert "hunter2" not in repr(SecretSetting("hunter2", "x"))
 
 
 @pytest.mark.anyio
 async def test_an_event_loop_goes_on_while_a_program_runs() -> None:
-    text = SecretText(f"command:{sys.executable} -c 'print(7)'", "x")
+    text = SecretSetting(f"command:{sys.executable} -c 'print(7)'", "x")
     assert await text.load_secret() == "7"
 
 

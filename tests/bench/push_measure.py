@@ -8,7 +8,7 @@ from time import perf_counter
 
 from defserve import Server
 from defserve.client import Mcpl
-from defserve.testing.transports import connect_over
+from defserve.testing.transports import connect_test_client
 
 from .measure import Run
 from .targets import SUBJECT
@@ -42,7 +42,7 @@ async def _push(road: str, events: int) -> float:
         for number in numbers:
             await ticking.push(f"tick {number}")
 
-    async with connect_over(road, server, {"version": VERSION, "mcpl": Mcpl(on_event=hear)}) as client:
+    async with connect_test_client(road, server, {"version": VERSION, "mcpl": Mcpl(on_event=hear)}) as client:
         await client.tools()  # behind which the host has said that it is ready
         began = perf_counter()
         await asyncio.gather(*(send(range(first, events, AT_ONCE)) for first in range(AT_ONCE)))

@@ -30,9 +30,9 @@ from defserve.stores.checkpoints.checkpoint_tree import (
     CheckpointRecord,
     CheckpointTree,
     TreeKey,
+    make_checkpoint_draft,
     make_checkpoint_id,
-    make_draft,
-    make_record,
+    make_checkpoint_record,
 )
 from defserve.stores.checkpoints.json_patches import MAX_PATCHED_DEPTH
 from defserve.stores.sqlite import SqliteStore
@@ -245,10 +245,10 @@ async def _grow(store: SqliteStore, key: TreeKey, depth: int) -> None:
     put: dict[str, bytes] = {}
     for number in range(1, depth + 1):
         value = {**value, "title": f"Notes {number}"}
-        made = make_draft(value, before, MAX_PATCHED_DEPTH)
+        made = make_checkpoint_draft(value, before, MAX_PATCHED_DEPTH)
         id = make_checkpoint_id(SECRET, key.owner, key.feature_set, made.content.encoded, os.urandom(RANDOM))
         at = Checkpoint(id, parent.id if parent is not None else None, number - 1, number, 0.0)
-        parent, before = make_record(at, made, parent), made.content
+        parent, before = make_checkpoint_record(at, made, parent), made.content
         put[id] = parent.encode()
         if len(put) == GROWING or number == depth:
             await store.change(StoreChange(key.space, put={**put, TREE: CheckpointTree(id, number, number).encode()}))

@@ -19,8 +19,8 @@ from defserve.binding.json_schemas import (
     MAX_PORTABLE_BYTES,
     SCHEMA_DIALECTS,
     make_portable_schema,
-    move_root_combiners,
-    narrow_schema,
+    move_combiners_to_description,
+    narrow_schema_to_dialect,
     walk_schema,
 )
 from defserve.binding.signature import read_signature
@@ -192,7 +192,7 @@ def test_a_model_that_branches_into_itself_is_unrolled_as_far_as_there_is_room()
 
 
 def test_combiners_at_the_root_of_a_result_are_told_in_words():
-    made = move_root_combiners(
+    made = move_combiners_to_description(
         {"type": "object", "description": "A key.", "properties": {}, "anyOf": [{"required": ["a"]}]}
     )
     assert made == {
@@ -248,7 +248,7 @@ async def test_a_server_for_gemini_lists_only_what_gemini_knows():
 
 
 def test_a_narrow_schema_has_no_references_even_if_the_portable_one_kept_them():
-    narrow = narrow_schema(publish(make_wide_model(12))[1], "gemini")
+    narrow = narrow_schema_to_dialect(publish(make_wide_model(12))[1], "gemini")
     assert not [node for node in walk_schema(narrow) if "$ref" in node or "$defs" in node]
 
 
@@ -336,7 +336,7 @@ def test_what_the_exact_schema_takes_fits_the_published_one(data: st.DataObject)
     value = data.draw(values_of(exact, exact.get("$defs", {})))
     if Draft202012Validator(exact).is_valid(value):
         Draft202012Validator(published).validate(value)
-        Draft202012Validator(narrow_schema(published, "gemini")).validate(value)
+        Draft202012Validator(narrow_schema_to_dialect(published, "gemini")).validate(value)
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))

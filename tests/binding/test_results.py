@@ -199,7 +199,7 @@ def test_without_an_annotation_the_value_decides(
     annotation: Any, value: Any, texts: list[str], structured: Any
 ) -> None:
     made = returns(annotation)
-    assert (made.schema, made.scalar_schema) == (None, None)
+    assert (made.schema, made.bare_scalar_schema) == (None, None)
     outcome = made.pack(value)
     assert text_of(outcome) == texts
     assert outcome.structured == structured
@@ -227,7 +227,7 @@ def test_without_an_annotation_the_value_decides(
 )
 def test_schemas_are_published_where_they_help(annotation: Any, schema: Any, scalar: Any) -> None:
     made = returns(annotation)
-    assert (made.schema, made.scalar_schema) == (schema, scalar)
+    assert (made.schema, made.bare_scalar_schema) == (schema, scalar)
 
 
 @for_each_row(
@@ -271,7 +271,7 @@ class TestStructured:
         made = returns(annotation, structured=True)
         outcome = made.pack(value)
         assert (text_of(outcome), outcome.structured) == (texts, value)
-        assert made.schema is not None and made.scalar_schema is None
+        assert made.schema is not None and made.bare_scalar_schema is None
 
     @pytest.mark.parametrize("annotation", [Report, empty])
     def test_false_leaves_only_the_text(self, annotation: Any) -> None:
@@ -363,7 +363,7 @@ class TestGenerators:
     def test_scalars_stay_apart(self) -> None:
         made = returns(Iterator[int], generator=True)
         assert made.join_yielded_values([1, 2]) == PackedResult([Text("1"), Text("2")])
-        assert (made.schema, made.scalar_schema) == (None, None)
+        assert (made.schema, made.bare_scalar_schema) == (None, None)
 
     def test_without_an_annotation_the_values_decide(self) -> None:
         made = returns(empty, generator=True)

@@ -18,7 +18,7 @@ from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.page_server import PAGE_HANDLERS
 from defserve.inspector.protocol import PageRequest
-from defserve.inspector.session_files import make_session_target, open_session
+from defserve.inspector.session_files import make_session_target, read_session_file
 from defserve.inspector.state_trees import make_state_finder
 from defserve.serve.lifespans import connect_in_memory
 from defserve.tooling.listing import server_listing, to_snapshot
@@ -156,7 +156,7 @@ def saved(folder: Path) -> Generator[str]:
     path = folder / "greenhouse.defsession"
     with inspector_of(target_of(greenhouse(), "beds.py")) as inspector:
         path.write_text(inspector.run(save), encoding="utf-8")
-    session = open_session(path)
+    session = read_session_file(path)
     try:
         with beside(make_session_target(session)) as url:
             yield url

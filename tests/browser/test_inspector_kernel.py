@@ -19,7 +19,7 @@ from defserve import Server
 from defserve.errors import DefserveError
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.kernels import KernelControl
+from defserve.inspector.kernels import KernelOverSocket
 from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.kernel import Kernel
 from defserve.serve.lifespans import connect_in_memory
@@ -73,7 +73,7 @@ def kernel_beside(folder: Path, *, control: bool, era: str = "") -> Generator[tu
         + entry("time", more='start = "lazy"')
     )
     kernel = Kernel(load_kernel_config(path))
-    operated = KernelControl(path, os.getpid()) if control else None
+    operated = KernelOverSocket(path, os.getpid()) if control else None
     target = InspectionTarget(
         "mgp.toml", ("mgp.toml",), lambda: connect_in_memory(kernel.server.composition), era, kernel=operated
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.session_files import make_session_target, open_session
+from defserve.inspector.session_files import make_session_target, read_session_file
 from tests.inspector.beds import greenhouse
 
 from .inspecting import InspectorBeside, inspector_in, looks, target_of
@@ -74,7 +74,7 @@ def test_a_session_is_saved_and_opened_again_read_only(browser: Browser, panel: 
     press_words(browser, "Save session", "[role=menu]")
     path = tmp_path / "greenhouse.defsession"
     path.write_bytes(base64.b64decode(browser.page(AS_BASE64)))
-    session = open_session(path)
+    session = read_session_file(path)
     calls = session.summarize()["tools"]
     assert {each["tool"] for each in calls} == {"add_bed", "add_plant", "set_target"}
     with inspector_in(browser, make_session_target(session), "blob:") as inspector:
@@ -188,7 +188,7 @@ def test_a_file_of_a_stranger_is_only_text(browser: Browser, tmp_path: Path):
     ]
     path = tmp_path / "strange.defsession"
     path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
-    with inspector_in(browser, make_session_target(open_session(path))) as inspector:
+    with inspector_in(browser, make_session_target(read_session_file(path))) as inspector:
         browser.look(1440, 900)
         browser.open(f"{inspector.url}#wire/0")
         assert browser.page(f"{ROWS}.length === 1 && {DRAWER}?.innerText.includes('<img')")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from defserve.inspector.session_files import make_session_target, open_session
+from defserve.inspector.session_files import make_session_target, read_session_file
 
 from .accessibility import serious
 from .inspecting import FITS, Look, inspector_in, inspector_process
@@ -181,7 +181,7 @@ RECORDS: tuple[Any, ...] = (
 def test_a_session_file_of_a_stranger_shows_its_waterfall_as_text_and_calls_nothing(browser: Browser, tmp_path: Path):
     path = tmp_path / "it.defsession"
     path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
-    session = open_session(path)
+    session = read_session_file(path)
     try:
         with inspector_in(browser, make_session_target(session)) as inspector:
             browser.look(1440, 900)

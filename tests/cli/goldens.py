@@ -30,7 +30,7 @@ from defserve.cli.commands.state import drawing, operations, short_ids
 from defserve.cli.commands.top import ToolFigures, TopSnapshot
 from defserve.cli.commands.top import page as top_page
 from defserve.cli.kernel_actions import ps_lines, search_lines
-from defserve.cli.screen import show_each, show_start_at_terminal, show_stderr, show_stdout
+from defserve.cli.screen import show_block_stream, show_start_at_terminal, show_stderr, show_stdout
 from defserve.cli.terminal_answers import make_terminal_answers
 from defserve.client.targets import load_server
 from defserve.proxying.mounted import BackendTransition
@@ -204,8 +204,8 @@ TYPED_LINES: Final = {"dev-start": "defserve dev shelf.py", "kernel-start": "def
 # What is typed at a terminal: Enter is no answer.
 TYPED: Final[dict[str, list[str]]] = {"call-dangerous": ["\n", "n\n"]}
 DRAWN: Final[dict[str, Callable[[], None]]] = {
-    "kernel-ps": lambda: show_each(ps_lines(PS)),
-    "kernel-search": lambda: show_each(search_lines(FOUND)),
+    "kernel-ps": lambda: show_block_stream(ps_lines(PS)),
+    "kernel-search": lambda: show_block_stream(search_lines(FOUND)),
     "top": lambda: show_stdout(*top_page(TOP[1], TOP[0])),
     "top-kernel": lambda: show_stdout(
         *top_page(TopSnapshot(1.0, "kernel", {"servers": 3, "connected": 1}, servers=PS), None)

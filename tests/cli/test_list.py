@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve.cli.commands.inspect import inventory_page
-from defserve.cli.content import format_signature, object_example, type_name
+from defserve.cli.content import format_object_example, format_signature, type_name
 from tests.cli.running import Run
 from tests.rows import for_each_row
 
@@ -128,7 +128,7 @@ def test_optional_prompt_arguments_have_a_question_mark():
     ],
 )
 def test_an_object_is_shown_as_it_is_typed_unless_a_shell_would_read_it_otherwise(name: str, schema: Any, shown: str):
-    assert object_example(name, schema, {"$defs": {"Place": {"required": ["town"]}}}) == shown
+    assert format_object_example(name, schema, {"$defs": {"Place": {"required": ["town"]}}}) == shown
 
 
 def test_mounted_servers_that_are_not_connected_are_named_below_the_lists():

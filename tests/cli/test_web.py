@@ -17,7 +17,7 @@ import pytest
 from defserve.cli.commands import inspect as inspector_launch
 from defserve.cli.target import ServerTarget, resolve_target
 from defserve.inspector.era_connection import InspectionTarget
-from defserve.inspector.page_server import WebOptions
+from defserve.inspector.page_server import InspectorWebOptions
 from defserve.kernel.kernel import Kernel
 from tests.cli.running import Run
 from tests.kernel.running import entry
@@ -42,11 +42,11 @@ def served(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[InspectionTarget, WebOptions, Any]]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[InspectionTarget, InspectorWebOptions, Any]]:
     """Instead of serving a page, the inspector opens one conversation: what it found."""
-    found = list[tuple[InspectionTarget, WebOptions, Any]]()
+    found = list[tuple[InspectionTarget, InspectorWebOptions, Any]]()
 
-    async def run(target: InspectionTarget, options: WebOptions, ending: asyncio.Future[int]) -> int:
+    async def run(target: InspectionTarget, options: InspectorWebOptions, ending: asyncio.Future[int]) -> int:
         from defserve.inspector.inspection import Inspection
 
         async with Inspection(target) as inspection:
@@ -128,7 +128,12 @@ def test_the_kernel_that_runs_is_inspected_where_it_says_it_is(
 def test_a_file_is_inspected(defserve: Run, served: str, runs: list[Any]):
     assert defserve("inspect", served, "--web", "--no-browser", "--port", "8123").code == 0
     ((target, options, tools),) = runs
-    assert (target.words, target.address, options, tools) == ((served,), served, WebOptions(8123, False), ["one"])
+    assert (target.words, target.address, options, tools) == (
+        (served,),
+        served,
+        InspectorWebOptions(8123, False),
+        ["one"],
+    )
     assert target.tracebacks == "The traceback is in the terminal where the inspector runs."
 
 

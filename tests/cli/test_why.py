@@ -20,7 +20,7 @@ from defserve.auth.bearer_tokens import TOKEN_FIXES, find_token_fix
 from defserve.errors import Refused
 from defserve.extending import Extension, Stages
 from defserve.protocols.mgp.access import AccessPolicy, Entry
-from defserve.server.call_decision import CallDecision, examine_caller, explain_call
+from defserve.server.call_decision import CallDecision, explain_call, resolve_named_caller
 from tests.auth.web import client, post
 from tests.cli.running import Run
 from tests.rows import for_each_row
@@ -257,7 +257,7 @@ def guarded(extensions: Iterable[Extension] = (), **options: Any) -> Server:
 
 
 async def decide(server: Server, token: str, tool: str) -> CallDecision:
-    return await explain_call(server, await examine_caller(server, "token", token=token), tool)
+    return await explain_call(server, await resolve_named_caller(server, "token", token=token), tool)
 
 
 ACCESS = AccessPolicy("opt-in", [Entry("tool_grant", "named", "wipe"), Entry("server_grant", "reader")])

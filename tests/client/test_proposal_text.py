@@ -16,7 +16,7 @@ from defserve.client.topic_client import ProposalText
 from defserve.errors import UsageError
 from defserve.protocols.mcpx.envelope import GATEWAY_SENDER, Envelope
 from defserve.protocols.mcpx.participant import Participant, ProposalNotPending
-from defserve.protocols.mcpx.proposals import REQUEST_MEMBERS, Proposal, Proposals, build_request_params
+from defserve.protocols.mcpx.proposals import REQUEST_MEMBERS, Proposal, Proposals, build_fulfilment_params
 from defserve.protocols.mgp.permissions import MAX_ARGUMENTS, SHOWN_HEAD_LENGTH
 from tests.rows import for_each_row
 
@@ -57,7 +57,7 @@ def test_what_a_yes_sends_is_what_is_shown(method: str, params: dict[str, Any]):
     proposal = proposing(params, method)
     text = ProposalText(proposal, HERE)
     try:
-        sent = build_request_params(proposal)
+        sent = build_fulfilment_params(proposal)
     except UsageError:
         assert text.warning.startswith("a yes does nothing")
         return
@@ -115,10 +115,10 @@ HOSTILE = {"dev.defserve/confirmed": True, "progressToken": 1}
 @for_each_row("method", REQUEST_MEMBERS)
 def test_a_proposal_with_members_that_its_method_does_not_need_is_not_done(method: str):
     params: dict[str, Any] = dict.fromkeys(REQUEST_MEMBERS[method], "x")
-    assert build_request_params(proposing(params | {"_meta": HOSTILE}, method)) == params
+    assert build_fulfilment_params(proposing(params | {"_meta": HOSTILE}, method)) == params
     for extra in ("checkpoint", "state", "task", "method", "featureSet"):
         with pytest.raises(UsageError, match="in the name of who approves"):
-            build_request_params(proposing(params | {extra: {}}, method))
+            build_fulfilment_params(proposing(params | {extra: {}}, method))
 
 
 @pytest.mark.anyio

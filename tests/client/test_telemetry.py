@@ -29,7 +29,7 @@ from defserve.client.targets import RemoteServer
 from defserve.client.telemetry import TelemetryOptions, describe_target
 from defserve.core.extension import Extension
 from defserve.errors import PeerError
-from defserve.protocols.mcp.telemetry import Network
+from defserve.protocols.mcp.telemetry import MessageTransportInfo
 from tests.collector import Collector, read_attributes, running_collector
 from tests.rows import for_each_row
 from tests.waiting import until
@@ -193,14 +193,14 @@ class Hearing(Extension):
 
 
 TARGETS = [
-    ("python server.py", Network("pipe")),
-    ("", Network("pipe")),
-    ("https://shop.example/mcp", Network("tcp", "http", "", "shop.example", 443)),
-    ("http://127.0.0.1:8000/mcp", Network("tcp", "http", "", "127.0.0.1", 8000)),
-    ("ws://127.0.0.1/mcp", Network("tcp", "websocket", "", "127.0.0.1", 80)),
+    ("python server.py", MessageTransportInfo("pipe")),
+    ("", MessageTransportInfo("pipe")),
+    ("https://shop.example/mcp", MessageTransportInfo("tcp", "http", "", "shop.example", 443)),
+    ("http://127.0.0.1:8000/mcp", MessageTransportInfo("tcp", "http", "", "127.0.0.1", 8000)),
+    ("ws://127.0.0.1/mcp", MessageTransportInfo("tcp", "websocket", "", "127.0.0.1", 80)),
 ]
 
 
 @for_each_row(("target", "network"), TARGETS)
-def test_the_address_says_how_a_server_is_reached(target: str, network: Network):
+def test_the_address_says_how_a_server_is_reached(target: str, network: MessageTransportInfo):
     assert describe_target(target) == network

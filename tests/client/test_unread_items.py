@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve.base.peer_bounds import MAX_UNREAD_BYTES
-from defserve.client.replies import ByteQueue, UnreadItems
+from defserve.client.replies import ByteBoundedQueue, UnreadItemQueue
 from defserve.client.topic_client import TopicClient
 from defserve.errors import PeerGone
 from defserve.protocols.mcpx.topic import Presence
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_what_is_there_is_read_before_the_end_is_told():
-    unread: UnreadItems[int] = UnreadItems(3)
+    unread: UnreadItemQueue[int] = UnreadItemQueue(3)
     for number in range(5):
         unread.put(number, 1)
     unread.end(PeerGone("gone"))
@@ -30,7 +30,7 @@ async def test_what_is_there_is_read_before_the_end_is_told():
 
 
 async def test_several_readers_get_one_item_each():
-    unread: UnreadItems[int] = UnreadItems(3)
+    unread: UnreadItemQueue[int] = UnreadItemQueue(3)
     readers = [asyncio.ensure_future(unread.get()) for _ in range(2)]
     await asyncio.sleep(0)
     unread.put(1, 1)
@@ -39,7 +39,7 @@ async def test_several_readers_get_one_item_each():
 
 
 async def test_large_items_make_room_before_there_are_too_many():
-    unread: UnreadItems[int] = UnreadItems(1_000)
+    unread: UnreadItemQueue[int] = UnreadItemQueue(1_000)
     for number in range(100):
         unread.put(number, MAX_UNREAD_BYTES // 10)
     assert await unread.get() == 90
@@ -47,7 +47,7 @@ async def test_large_items_make_room_before_there_are_too_many():
 
 
 async def test_who_puts_waits_for_room_in_bytes():
-    queue: ByteQueue[bytes | None] = ByteQueue(100, 1_000)
+    queue: ByteBoundedQueue[bytes | None] = ByteBoundedQueue(100, 1_000)
     async with asyncio.timeout(20):
         await queue.put(b"x" * 600)
         await queue.put(b"x" * 600)

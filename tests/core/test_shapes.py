@@ -22,7 +22,7 @@ from defserve.core.shapes import (
     WireShape,
     bounded_list_of,
     bounded_text,
-    distinct_items,
+    distinct_list_of,
     list_of,
     list_of_texts,
     make_checked_kind,
@@ -145,7 +145,7 @@ def test_a_boolean_is_no_number():
 
 
 COPIES = make_checked_kind("1 to 9", lambda value: type(value) is int and 1 <= value <= 9)
-WORDS = distinct_items(bounded_list_of(restrict_kind(TEXT, bool, "must not be empty"), 3))
+WORDS = distinct_list_of(bounded_list_of(restrict_kind(TEXT, bool, "must not be empty"), 3))
 
 
 @for_each_row(

@@ -28,7 +28,7 @@ from defserve.auth import ApiKeys
 from defserve.auth.principals import Principal, encode_principal
 from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.sending import make_webhook_secret
-from defserve.protocols.mcp.events.webhook_records import Subscription, WebhookRecords, make_caller_space
+from defserve.protocols.mcp.events.webhook_records import Subscription, WebhookRecords, make_caller_webhook_space
 from tests.faults.process import Broken
 from tests.listening import request
 from tests.raw import PREFIX, STATELESS
@@ -420,7 +420,7 @@ async def write_subscriptions(address: str, receiver: ReceiverProcess, count: in
     """Webhooks of many callers, each with a lane of its own: `lane 1` and so on."""
     server = Server("campaign", "1", store=address, experimental=["events"])
     events = next(each for each in server.extensions if isinstance(each, Events))
-    records, start = WebhookRecords(events.store, None), await events.log.find_end("moved")
+    records, start = WebhookRecords(events.store, None), await events.log.ensure_end_cursor("moved")
     for number in range(1, count + 1):
         caller = Principal(f"caller-{number % callers}")
         wanted = Subscription(
@@ -433,7 +433,7 @@ async def write_subscriptions(address: str, receiver: ReceiverProcess, count: in
             secrets=[],
             expires=None,
         )
-        await records.store_subscription(make_caller_space(caller), wanted, receiver.secret, start, most=count)
+        await records.store_subscription(make_caller_webhook_space(caller), wanted, receiver.secret, start, most=count)
     await events.store.close()
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jsonpatch
 
 from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, read_checkpoint_secret
-from defserve.stores.identity import ServerStore, choose_server, open_store
+from defserve.stores.identity import ServerStore, choose_server_identity, open_store
 from tests.faults.notebook import Notebook
 from tests.faults.process import Broken, Json, complaint
 
@@ -102,7 +102,7 @@ class Acknowledged:
     async def check_all(self, address: str) -> None:
         """Every checkpoint, in the store itself. Raises Broken."""
         raw = open_store(address)
-        store = ServerStore(raw, await choose_server(raw, None))
+        store = ServerStore(raw, await choose_server_identity(raw, None))
         try:
             trees = CheckpointStore(store, secret=await read_checkpoint_secret(store) or b"")
             (key,) = await trees.list_trees()

@@ -16,7 +16,7 @@ from defserve.kernel.kernel import Kernel
 from defserve.serve.address import Address
 from defserve.serve.network import serve_sockets
 from defserve.serve.sockets import bind_sockets
-from defserve.testing.transports import connect_over
+from defserve.testing.transports import connect_test_client
 from tests.at_address import at_address
 from tests.attack.speaking.sockets import Place
 from tests.chaos.carrying.proxy import proxied
@@ -29,7 +29,7 @@ Connect = Callable[[str, str], AbstractAsyncContextManager[Client]]
 
 
 def _over(road: str) -> Connect:
-    return lambda target, era: connect_over(road, target, {"version": era})
+    return lambda target, era: connect_test_client(road, target, {"version": era})
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ class Ear:
     def count_waiting_bytes(self) -> int:
         return self.unsent
 
-    def start_closing(self, code: int, reason: str) -> None:
+    def close_in_background(self, code: int, reason: str) -> None:
         self.ended = code
 
 

@@ -130,9 +130,9 @@ def test_messages_are_counted_by_the_minute():
     member = GatewayTopic("demo")
     window = TopicMember.__new__(TopicMember)
     window.topic, window.messages, window.chat_messages, window.window_ends = member, 5, 2, 160.0
-    window.begin_window(159.9)
+    window.reset_expired_window(159.9)
     assert (window.messages, window.window_ends) == (5, 160.0)
-    window.begin_window(160.0)
+    window.reset_expired_window(160.0)
     assert (window.messages, window.chat_messages, window.window_ends) == (0, 0, 220.0)
 
 

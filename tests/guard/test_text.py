@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.base.hidden_characters import iter_hidden_character_notes
 from tests.rows import for_each_row
 
 
@@ -27,18 +27,18 @@ from tests.rows import for_each_row
     ],
 )
 def test_what_hides_is_named_with_its_place(text: str, found: list[tuple[int, str]]) -> None:
-    assert list(describe_hidden_characters(text)) == found
+    assert list(iter_hidden_character_notes(text)) == found
 
 
 @for_each_row(
     "text", ["", "a\tb", "grüße, 日本語, العربية", "🎉 ❤️", "👩\u200d👩\u200d👧", "ｒｍ", "a\u00a0b", "e\u0301"]
 )
 def test_plain_text_of_any_script_hides_nothing(text: str) -> None:
-    assert list(describe_hidden_characters(text)) == []
+    assert list(iter_hidden_character_notes(text)) == []
 
 
 @given(st.text())
 def test_findings_come_in_order_and_point_at_characters(text: str) -> None:
-    places = [index for index, _ in describe_hidden_characters(text)]
+    places = [index for index, _ in iter_hidden_character_notes(text)]
     assert places == sorted(set(places))
-    assert all(f"U+{ord(text[index]):04X}" in what for index, what in describe_hidden_characters(text))
+    assert all(f"U+{ord(text[index]):04X}" in what for index, what in iter_hidden_character_notes(text))

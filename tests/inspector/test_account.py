@@ -20,7 +20,7 @@ from defserve.client.signin.credentials import Keyring
 from defserve.errors import PeerError
 from defserve.inspector import era_connection
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.protocol import BadMessage, describe_wire_error
+from defserve.inspector.protocol import BadMessage, describe_error_for_page
 from tests.client.signin.company import Company, company
 from tests.inspector.asking import do
 from tests.rows import for_each_row
@@ -53,7 +53,7 @@ class Seen:
     async def refusal(self, verb: str, **arguments: Any) -> Any:
         with pytest.raises(PeerError) as refused:
             await do(self.inspection, verb, **arguments)
-        return describe_wire_error(refused.value)
+        return describe_error_for_page(refused.value)
 
     async def call(self) -> Any:
         return await do(self.inspection, "tools.call", tool="add", arguments={})
@@ -205,4 +205,4 @@ async def test_there_is_no_sign_in_where_credentials_were_given_or_scopes_are_no
 )
 def test_a_sign_in_is_offered_where_it_helps(status: int, challenge: str, offered: list[str] | None) -> None:
     error = PeerError("no", data={"status": status, "challenge": challenge})
-    assert describe_wire_error(error).get("sign_in") == offered
+    assert describe_error_for_page(error).get("sign_in") == offered

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from defserve.cli.commands.call import parse_argument_words
-from defserve.inspector.call_code import SavedCall, write_command_line, write_test
+from defserve.inspector.call_code import SavedCall, format_call_command, format_call_test
 from defserve.inspector.recording.masking import REDACTION_MASK, mask_value
 
 values = st.recursive(
@@ -25,7 +25,7 @@ values = st.recursive(
 @given(st.dictionaries(st.text(min_size=1), values, max_size=4))
 def test_the_line_gives_the_tool_the_same_arguments(arguments: dict[str, Any]):
     assume(REDACTION_MASK not in str(mask_value(arguments)))  # secrets are left to be filled in
-    words = shlex.split(write_command_line(("server.py",), "tool", arguments))
+    words = shlex.split(format_call_command(("server.py",), "tool", arguments))
     assert words[:4] == ["defserve", "call", "server.py", "tool"]
     if words[4:5] == ["--json"]:
         assert json.loads(words[5]) == arguments
@@ -35,15 +35,15 @@ def test_the_line_gives_the_tool_the_same_arguments(arguments: dict[str, Any]):
 
 
 def test_a_command_comes_last():
-    assert write_command_line(("--", "node", "s.js"), "add", {"a": 1}) == "defserve call add a:=1 -- node s.js"
+    assert format_call_command(("--", "node", "s.js"), "add", {"a": 1}) == "defserve call add a:=1 -- node s.js"
 
 
 @pytest.mark.slow
 @given(st.text(), st.dictionaries(st.text(), values, max_size=3), values)
 def test_every_call_makes_a_test_that_python_can_read(tool: str, arguments: dict[str, Any], outcome: Any):
     for words in (("server.py",), ("--", "node", "s.js"), ()):
-        ast.parse(write_test(words, [SavedCall(tool, arguments, outcome)]))
-        ast.parse(write_test(words, [SavedCall(tool, arguments, {"error": {"message": f"no {outcome}"}})]))
+        ast.parse(format_call_test(words, [SavedCall(tool, arguments, outcome)]))
+        ast.parse(format_call_test(words, [SavedCall(tool, arguments, {"error": {"message": f"no {outcome}"}})]))
 
 
 SERVER = """
@@ -93,7 +93,7 @@ FAILING: list[tuple[str, dict[str, Any], Any]] = [
 def test_a_saved_test_passes_where_the_result_is_the_same_and_only_there(pytester: pytest.Pytester):
     Path("server.py").write_text(SERVER)
     for number, (tool, arguments, outcome) in enumerate([*PASSING, *FAILING]):
-        Path(f"test_{number}.py").write_text(write_test(("server.py",), [SavedCall(tool, arguments, outcome)]))
+        Path(f"test_{number}.py").write_text(format_call_test(("server.py",), [SavedCall(tool, arguments, outcome)]))
     done = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     # Each runs in both eras.
     done.assert_outcomes(passed=2 * len(PASSING), failed=2 * len(FAILING))

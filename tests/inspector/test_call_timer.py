@@ -19,7 +19,7 @@ from defserve.core.call import Call
 from defserve.core.extension import Extension, Stages
 from defserve.errors import DefserveError
 from defserve.inspector.call_timer import PROBES, CallTimer
-from defserve.inspector.waterfalls import MAX_STAGES, ServerWaterfall, Stage, Waterfall, parse_waterfall
+from defserve.inspector.waterfalls import MAX_STAGES, ServerWaterfall, Waterfall, WaterfallStage, parse_waterfall
 from defserve.protocols.mcp.authorization import NotPermitted
 from defserve.protocols.mcp.tools import call_tool
 from tests.waiting import until
@@ -53,7 +53,7 @@ def titles(waterfall: Waterfall) -> list[str]:
     return [stage.title for stage in waterfall.stages]
 
 
-def stage_of(waterfall: Waterfall, title: str) -> Stage:
+def stage_of(waterfall: Waterfall, title: str) -> WaterfallStage:
     return next(stage for stage in waterfall.stages if stage.title == title)
 
 
@@ -123,7 +123,7 @@ async def test_an_async_call_has_its_stages_in_order_inside_of_its_time():
     assert failed(waterfall) == []
     assert [stage.start for stage in waterfall.stages] == sorted(stage.start for stage in waterfall.stages)
     assert all(stage.start + stage.ms <= waterfall.ms + 0.01 for stage in waterfall.stages)
-    assert 0 <= waterfall.ms_between <= waterfall.ms
+    assert 0 <= waterfall.ms_between_stages <= waterfall.ms
 
 
 async def test_a_sync_function_is_a_stage_from_the_loop_to_the_loop():

@@ -39,6 +39,6 @@ def test_with_100_000_messages_the_inspector_stays_under_200_mb():
 def test_of_a_task_that_failed_with_a_huge_error_little_is_kept():
     record = FollowedRecord(1, "stateless", "dig", {})
     record.record_end("failed", error=PeerError("x" * 200_000, data={"fix": "y" * 200_000}))
-    assert len(to_json(record.full_wire())) < 10_000
+    assert len(to_json(record.to_full_wire())) < 10_000
     record.record_end("failed", error=PeerError("no spade", data={"fix": "buy one"}))
     assert record.error is not None and record.error["data"] == {"fix": "buy one"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import PeerError, Refused, UsageError
-from defserve.inspector.protocol import BadMessage, PageRequest, describe_wire_error, parse_message
+from defserve.inspector.protocol import BadMessage, PageRequest, describe_error_for_page, parse_page_message
 from tests.rows import for_each_row
 
 
@@ -16,12 +16,16 @@ def _nowhere(part: object) -> None:
 
 
 def test_a_request_has_an_id_a_verb_and_arguments():
-    assert parse_message('{"id": 3, "do": "tools.call", "with": {"tool": "a"}}') == (3, "tools.call", {"tool": "a"})
-    assert parse_message('{"id": 3, "do": "hello"}') == (3, "hello", {})
+    assert parse_page_message('{"id": 3, "do": "tools.call", "with": {"tool": "a"}}') == (
+        3,
+        "tools.call",
+        {"tool": "a"},
+    )
+    assert parse_page_message('{"id": 3, "do": "hello"}') == (3, "hello", {})
     # An argument may have any name.
     named = {"id": "a", "do": "b", "with": 1}
-    assert parse_message(json.dumps({"id": 3, "do": "x", "with": named})) == (3, "x", named)
-    assert parse_message('{"do": "cancel", "of": 3}') == (None, "cancel", {"of": 3})
+    assert parse_page_message(json.dumps({"id": 3, "do": "x", "with": named})) == (3, "x", named)
+    assert parse_page_message('{"do": "cancel", "of": 3}') == (None, "cancel", {"of": 3})
 
 
 @for_each_row(
@@ -41,13 +45,13 @@ def test_a_request_has_an_id_a_verb_and_arguments():
 )
 def test_anything_else_is_refused(text: str):
     with pytest.raises(BadMessage):
-        parse_message(text)
+        parse_page_message(text)
 
 
 @given(st.text())
 def test_no_text_breaks_the_reader(text: str):
     try:
-        parse_message(text)
+        parse_page_message(text)
     except BadMessage:
         pass
 
@@ -81,22 +85,22 @@ def test_a_number_is_one_that_a_page_can_have(number: object):
 @for_each_row("id", HUGE)
 def test_an_id_is_one_that_a_page_can_have(id: int):
     with pytest.raises(BadMessage):
-        parse_message(f'{{"id": {id}, "do": "x"}}')
+        parse_page_message(f'{{"id": {id}, "do": "x"}}')
 
 
 def test_an_error_is_told_with_its_fix_code_and_data():
-    assert describe_wire_error(UsageError("no", fix="do it")) == {"message": "no", "fix": "do it"}
-    assert describe_wire_error(PeerError("no", code=7, data={"fix": "so"})) == {
+    assert describe_error_for_page(UsageError("no", fix="do it")) == {"message": "no", "fix": "do it"}
+    assert describe_error_for_page(PeerError("no", code=7, data={"fix": "so"})) == {
         "message": "no",
         "code": 7,
         "fix": "so",
         "data": {"fix": "so"},
     }
-    assert describe_wire_error(Refused("no", data={"a": 1})) == {"message": "no", "data": {"a": 1}}
+    assert describe_error_for_page(Refused("no", data={"a": 1})) == {"message": "no", "data": {"a": 1}}
 
 
 def test_of_an_unexpected_error_only_the_class_is_told():
     assert (
-        "secret" not in str(describe_wire_error(ValueError("secret")))
-        and "ValueError" in describe_wire_error(ValueError("secret"))["message"]
+        "secret" not in str(describe_error_for_page(ValueError("secret")))
+        and "ValueError" in describe_error_for_page(ValueError("secret"))["message"]
     )

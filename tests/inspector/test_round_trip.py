@@ -11,7 +11,7 @@ from defserve import Server
 from defserve.cli.commands.inspect import make_inspector_target
 from defserve.cli.target import ServerTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.waterfalls import ELSEWHERE
+from defserve.inspector.waterfalls import ROUND_TRIP_ONLY_NOTE
 from defserve.serve.session_opener import serve_on_loopback
 from tests.inspector.conftest import Run
 
@@ -50,6 +50,6 @@ async def test_over_http_it_is_the_round_trip_and_what_the_server_tells_itself(d
     waterfall = done["waterfall"]
     titles = [stage["title"] for stage in waterfall["stages"] if stage["kind"] == "outside"]
     assert titles == ["sending, and waiting for the server", "receiving the response"]
-    assert waterfall["note"] == ELSEWHERE
+    assert waterfall["note"] == ROUND_TRIP_ONLY_NOTE
     told = [stage["title"] for stage in waterfall["stages"] if stage["kind"] != "outside"]
     assert told == (["the server says: db"] if tells else [])

@@ -12,7 +12,7 @@ from defserve.errors import UsageError
 from defserve.inspector import app_views as kept_views
 from defserve.inspector import page_server as room
 from defserve.inspector.app_views import MAX_VIEWS, ViewDocument, ViewDocumentServer
-from defserve.inspector.page_server import RunningInspector, WebOptions, run_inspector
+from defserve.inspector.page_server import InspectorWebOptions, RunningInspector, run_inspector
 from tests.inspector.conftest import target_of
 from tests.inspector.greenhouse import server
 from tests.waiting import until
@@ -27,7 +27,7 @@ async def fetched(
 ) -> tuple[int, dict[str, str], str]:
     endpoint = HttpEndpoint(address, {})
     response = await endpoint.send(method, headers or {})
-    body = await response.read_start(100_000)
+    body = await response.read_body_start(100_000)
     await endpoint.aclose()
     return response.status, dict(response.headers), body.decode()
 
@@ -39,7 +39,7 @@ async def test_the_address_is_printed_and_the_browser_opened_if_wanted(
     opened = list[str]()
     monkeypatch.setattr(webbrowser, "open", opened.append)
     ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(run_inspector(target_of(server), WebOptions(browser=browser), ending))
+    task = asyncio.create_task(run_inspector(target_of(server), InspectorWebOptions(browser=browser), ending))
     printed = list[str]()
     await until(lambda: bool(printed.extend(capsys.readouterr().out.splitlines()) or printed))
     await until(lambda: bool(opened) or not browser)

@@ -18,7 +18,7 @@ from defserve.errors import DefserveError, PeerError, UsageError
 from defserve.inspector import session_files
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.recording.masking import mask_value
-from defserve.inspector.session_files import SavedSession, make_session_target, open_session
+from defserve.inspector.session_files import SavedSession, make_session_target, read_session_file
 from tests.inspector.beds import BEDS, greenhouse
 from tests.inspector.conftest import Inspect, Run
 
@@ -62,7 +62,7 @@ def opened(tmp_path: Path) -> Iterator[Any]:
     def open_bytes(content: bytes | str) -> SavedSession:
         path = tmp_path / "it.defsession"
         path.write_bytes(gzip.compress(content.encode()) if isinstance(content, str) else content)
-        sessions.append(open_session(path))
+        sessions.append(read_session_file(path))
         return sessions[-1]
 
     yield open_bytes
@@ -306,16 +306,16 @@ def test_a_file_that_claims_gigabytes_is_not_read(tmp_path: Path):
     with path.open("wb") as file:
         file.truncate(8 * 1024**3)  # sparse: it takes no room
     with pytest.raises(UsageError, match="8,589,934,592 bytes"):
-        open_session(path)
+        read_session_file(path)
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe.defsession")
     for name in ("pipe.defsession", "."):
         with pytest.raises(UsageError, match="not a file"):
-            open_session(tmp_path / name)
+            read_session_file(tmp_path / name)
     with pytest.raises(UsageError, match="no such file"):
-        open_session(tmp_path / "none.defsession")
+        read_session_file(tmp_path / "none.defsession")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from defserve.errors import DefserveError, PeerGone, UsageError
 from defserve.inspector import target_process
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.target_process import describe_exit_code
-from defserve.inspector.waterfalls import NOT_MEASURED
+from defserve.inspector.waterfalls import NOT_MEASURED_NOTE
 from tests.inspector.conftest import Run
 from tests.waiting import until
 
@@ -304,4 +304,4 @@ def lie() -> str:
 """
     async with inspect(tmp_path / "liar.py", source) as inspection:
         done = await do(inspection, "tools.call", tool="lie", arguments={})
-        assert done["state"] == "done" and done["waterfall"]["note"] == NOT_MEASURED
+        assert done["state"] == "done" and done["waterfall"]["note"] == NOT_MEASURED_NOTE

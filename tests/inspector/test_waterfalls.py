@@ -11,8 +11,8 @@ from defserve.inspector.waterfalls import (
     MAX_STAGES,
     MAX_TITLE_LENGTH,
     ServerWaterfall,
-    Stage,
     Waterfall,
+    WaterfallStage,
     make_waterfall,
     measure_round_trip,
     parse_waterfall,
@@ -28,7 +28,10 @@ def wire(*stages: Any, **more: Any) -> dict[str, Any]:
 
 def test_what_is_written_is_read_as_it_was():
     waterfall = Waterfall(
-        10.0, (Stage("check", "rights", 0, 0.5, 1.0, True), Stage("function", "add", 1, 2.0, 3.0)), 3, "no"
+        10.0,
+        (WaterfallStage("check", "rights", 0, 0.5, 1.0, True), WaterfallStage("function", "add", 1, 2.0, 3.0)),
+        3,
+        "no",
     )
     assert parse_waterfall(waterfall.to_wire()) == waterfall
 
@@ -71,7 +74,7 @@ def test_what_is_no_waterfall_is_refused(value: Any):
 
 
 def test_what_a_server_has_too_many_of_is_left_out_and_counted():
-    stages = [Stage("check", "x" * 500, 99, float(at), 1.0) for at in range(MAX_STAGES + 7)]
+    stages = [WaterfallStage("check", "x" * 500, 99, float(at), 1.0) for at in range(MAX_STAGES + 7)]
     made = make_waterfall(1_000.0, stages, left_out=1)
     assert (len(made.stages), made.left_out) == (MAX_STAGES, 8)
     assert {(len(each.title), each.depth) for each in made.stages} == {(MAX_TITLE_LENGTH, MAX_DEPTH)}
@@ -80,16 +83,16 @@ def test_what_a_server_has_too_many_of_is_left_out_and_counted():
 
 def test_the_time_between_the_stages_is_what_none_of_them_has():
     stages = (
-        Stage("around", "outer", 0, 1.0, 4.0),
-        Stage("function", "inner", 1, 2.0, 1.0),
-        Stage("function", "beside", 0, 4.0, 3.0),
-        Stage("pack", "last", 0, 8.0, 1.0),
+        WaterfallStage("around", "outer", 0, 1.0, 4.0),
+        WaterfallStage("function", "inner", 1, 2.0, 1.0),
+        WaterfallStage("function", "beside", 0, 4.0, 3.0),
+        WaterfallStage("pack", "last", 0, 8.0, 1.0),
     )
-    assert Waterfall(10.0, stages).ms_between == pytest.approx(3.0)
+    assert Waterfall(10.0, stages).ms_between_stages == pytest.approx(3.0)
 
 
 def test_the_stages_of_a_server_lie_where_its_clock_says():
-    inner = Waterfall(4.0, (Stage("function", "add", 0, 1.0, 2.0),))
+    inner = Waterfall(4.0, (WaterfallStage("function", "add", 0, 1.0, 2.0),))
     placed = place_in_round_trip(ServerWaterfall(100.001, inner), sent=100.0, ms=10.0)
     assert [(each.title, round(each.start, 3), round(each.ms, 3)) for each in placed.stages] == [
         ("to the server", 0.0, 1.0),
@@ -101,13 +104,13 @@ def test_the_stages_of_a_server_lie_where_its_clock_says():
 
 @pytest.mark.parametrize("began", [0.0, 99.0, 100.02, 1e12])
 def test_a_clock_that_cannot_be_right_puts_the_server_in_the_middle(began: float):
-    inner = Waterfall(4.0, (Stage("function", "add", 0, 0.0, 4.0),))
+    inner = Waterfall(4.0, (WaterfallStage("function", "add", 0, 0.0, 4.0),))
     placed = place_in_round_trip(ServerWaterfall(began, inner), sent=100.0, ms=10.0)
     assert [each.start for each in placed.stages] == [0.0, 3.0, 7.0]
 
 
 def test_a_server_that_says_it_took_longer_than_its_call_fills_all_of_it():
-    inner = Waterfall(20.0, (Stage("function", "add", 0, 0.0, 20.0),))
+    inner = Waterfall(20.0, (WaterfallStage("function", "add", 0, 0.0, 20.0),))
     placed = place_in_round_trip(ServerWaterfall(0.0, inner), sent=0.0, ms=10.0)
     assert placed.ms == 20.0 and parse_waterfall(placed.to_wire()).ms == 20.0
 

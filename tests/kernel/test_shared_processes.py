@@ -12,7 +12,7 @@ import pytest
 
 from defserve.errors import PeerGone
 from defserve.kernel import shared_processes
-from defserve.kernel.shared_processes import ProcessSeat, RemoteSeat, SeatServer, SharedProcess
+from defserve.kernel.shared_processes import ProcessSeat, ProcessSeatServer, RemoteProcessSeat, SharedProcess
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -51,11 +51,11 @@ def share(room: int = 64) -> tuple[Pipe, SharedProcess]:
     return pipe, SharedProcess(pipe, room, lambda: None)
 
 
-async def say(seat: ProcessSeat | RemoteSeat, **message: Any) -> None:
+async def say(seat: ProcessSeat | RemoteProcessSeat, **message: Any) -> None:
     await seat.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
 
-async def hear(seat: ProcessSeat | RemoteSeat) -> dict[str, Any]:
+async def hear(seat: ProcessSeat | RemoteProcessSeat) -> dict[str, Any]:
     async with asyncio.timeout(10):
         return json.loads(await seat.receive())
 
@@ -223,12 +223,12 @@ async def listening(process: SharedProcess, key: bytes = KEY) -> AsyncGenerator[
             raise PeerGone("there is no such process")
         return process.add_seat()
 
-    async with SeatServer(key, open_seat).listen("127.0.0.1", 0) as port:
+    async with ProcessSeatServer(key, open_seat).listen("127.0.0.1", 0) as port:
         yield "127.0.0.1", port
 
 
-async def connect(at: tuple[str, int], key: bytes = KEY, process: str = "main") -> RemoteSeat:
-    return await RemoteSeat.connect(at, key, {"key": process}, lambda: None)
+async def connect(at: tuple[str, int], key: bytes = KEY, process: str = "main") -> RemoteProcessSeat:
+    return await RemoteProcessSeat.connect(at, key, {"key": process}, lambda: None)
 
 
 async def test_a_kernel_uses_a_process_over_the_link() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
-from defserve.tooling.migrate.migration import NOTHING_HERE, Migration, migrate_files
+from defserve.tooling.migrate.migration import NOTHING_TO_MIGRATE, Migration, migrate_files
 from tests.migrations.differences import BY_HAND
 from tests.migrations.servers import PublicServer
 from tests.peers.isolation import QUIET
@@ -79,7 +79,7 @@ class InstalledServer:
         return {
             path.relative_to(self.copy): each
             for path, each in done.items()
-            if not any(note.text == NOTHING_HERE for note in each.notes)
+            if not any(note.text == NOTHING_TO_MIGRATE for note in each.notes)
         }
 
     def start_original(self) -> list[str]:

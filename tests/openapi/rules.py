@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 
 from defserve import Server
-from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.base.hidden_characters import iter_hidden_character_notes
 from defserve.binding.json_schemas import walk_schema
 from defserve.openapi.operations import drop_repeated_words
 from defserve.protocols.mcp.tools import Tool
@@ -45,7 +45,7 @@ def of_tool(tool: Tool) -> Iterator[str]:
     words = tool.name.split("_")
     if drop_repeated_words(words) != words and not words[-1].isdigit():
         yield "the name repeats itself"
-    if not 0 < len(tool.description) <= 640 or [*describe_hidden_characters(tool.description)]:
+    if not 0 < len(tool.description) <= 640 or [*iter_hidden_character_notes(tool.description)]:
         yield f"the description is empty, too long or not printable: {tool.description[:80]!r}"
     yield from of_schema(tool.function.arguments.schema, "input")
     for name in tool.function.arguments.schema.get("properties", {}):

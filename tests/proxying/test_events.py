@@ -15,7 +15,7 @@ from defserve.client import Client
 from defserve.client.eras import LIST_CHANGE_NOTIFICATIONS
 from defserve.errors import PeerError
 from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
-from defserve.protocols.mcp.events.draft import LIST_CHANGED_FILTER, LIST_CHANGED_NOTIFICATION
+from defserve.protocols.mcp.events.draft import EVENTS_LIST_CHANGED_FILTER, EVENTS_LIST_CHANGED_NOTIFICATION
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
 from tests.at_address import at_address
@@ -168,7 +168,7 @@ async def test_a_front_without_events_does_not_show_them():
 
 
 def test_the_client_and_the_draft_agree_on_what_a_changed_list_is_called():
-    assert LIST_CHANGE_NOTIFICATIONS["events"] == (LIST_CHANGED_NOTIFICATION, LIST_CHANGED_FILTER)
+    assert LIST_CHANGE_NOTIFICATIONS["events"] == (EVENTS_LIST_CHANGED_NOTIFICATION, EVENTS_LIST_CHANGED_FILTER)
 
 
 # -- the kernel

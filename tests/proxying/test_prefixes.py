@@ -9,7 +9,7 @@ from defserve.errors import PeerError
 from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying.catalogue import MountedPrefixes
 from defserve.proxying.mounted import BackendOptions
-from defserve.proxying.targets import Target
+from defserve.proxying.targets import BackendTarget
 from tests.at_address import at_address
 from tests.client.apps.test_rendering import TOOLS, VIEW, pretend, rendered
 from tests.rows import for_each_row
@@ -61,7 +61,7 @@ def intruder() -> Server:
 async def test_what_is_inside_the_prefix_of_another_mount_is_left_out(is_first: bool):
     async with at_address(bank()) as there, at_address(intruder()) as evil:
         front = Server("front", "1")
-        mounts: list[tuple[Target | str, str | None]] = [(Remote(there), "bank"), (Remote(evil), None)]
+        mounts: list[tuple[BackendTarget | str, str | None]] = [(Remote(there), "bank"), (Remote(evil), None)]
         for target, prefix in mounts[:: -1 if is_first else 1]:
             front.mount(target, prefix=prefix)
         async with front.connect(apps=True) as client:

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from defserve.errors import ProtocolError
 from defserve.protocols.mgp.meta_tools import MAX_LINE, TYPES, format_matches
-from defserve.proxying.boundary import MAX_QUESTION, MAX_QUESTION_LINES, QUOTE_MARK, add_asker_to_question, quote_lines
+from defserve.proxying.boundary import (
+    MAX_QUESTION,
+    MAX_QUESTION_LINES,
+    QUOTE_MARK,
+    add_asker_to_question,
+    quote_backend_text,
+)
 from tests.rows import for_each_row
 
 ASKS = "elicitation/create"
@@ -61,7 +67,7 @@ def test_what_a_model_is_asked_hides_nothing_either() -> None:
 
 @given(texts)
 def test_no_line_of_instructions_is_a_heading(text: str) -> None:
-    quoted = QUOTE_MARK + quote_lines(text, 100, 100)
+    quoted = QUOTE_MARK + quote_backend_text(text, 100, 100)
     assert all(line.startswith(QUOTE_MARK) for line in quoted.splitlines())
 
 

@@ -13,11 +13,11 @@ from defserve.proxying.mounted import (
     JITTER,
     MAX_RESTARTS,
     RESTART_STRATEGIES,
-    RefusalReason,
     RestartCounter,
     RestartCountersByKey,
     RestartPolicy,
     RestartRefusal,
+    RestartRefusalReason,
     ServerExit,
 )
 from tests.rows import for_each_row
@@ -37,15 +37,15 @@ def restarts(chance: float = 0.0, **policy: Any) -> tuple[RestartCounter, Clock]
 
 
 TABLE = {
-    ("never", ServerExit.CLEAN): RefusalReason.POLICY,
-    ("never", ServerExit.FAILED): RefusalReason.POLICY,
-    ("never", ServerExit.STOPPED): RefusalReason.STOPPED,
-    ("on_failure", ServerExit.CLEAN): RefusalReason.POLICY,
+    ("never", ServerExit.CLEAN): RestartRefusalReason.POLICY,
+    ("never", ServerExit.FAILED): RestartRefusalReason.POLICY,
+    ("never", ServerExit.STOPPED): RestartRefusalReason.STOPPED,
+    ("on_failure", ServerExit.CLEAN): RestartRefusalReason.POLICY,
     ("on_failure", ServerExit.FAILED): None,
-    ("on_failure", ServerExit.STOPPED): RefusalReason.STOPPED,
+    ("on_failure", ServerExit.STOPPED): RestartRefusalReason.STOPPED,
     ("always", ServerExit.CLEAN): None,
     ("always", ServerExit.FAILED): None,
-    ("always", ServerExit.STOPPED): RefusalReason.STOPPED,
+    ("always", ServerExit.STOPPED): RestartRefusalReason.STOPPED,
 }
 
 
@@ -65,7 +65,7 @@ def test_the_sixth_restart_within_the_window_is_refused_even_if_each_start_succe
         clock.now += 50
     refusal = counted.plan_restart(ServerExit.FAILED)
     assert isinstance(refusal, RestartRefusal)
-    assert refusal.reason is RefusalReason.LIMIT
+    assert refusal.reason is RestartRefusalReason.LIMIT
     assert refusal.reason == "restart_limit_exceeded"
 
 
@@ -155,7 +155,7 @@ def test_no_window_ever_holds_more_restarts_than_allowed_and_no_wait_leaves_its_
             assert (1 - JITTER) * backoff <= verdict <= backoff
             assert len(inside) < most
             granted.append(clock.now)
-        elif isinstance(verdict, RestartRefusal) and verdict.reason is RefusalReason.LIMIT:
+        elif isinstance(verdict, RestartRefusal) and verdict.reason is RestartRefusalReason.LIMIT:
             assert len(inside) == most
 
 
@@ -181,7 +181,7 @@ def test_failures_of_one_client_count_for_that_client_alone() -> None:
     counted.record_failure("a")
     refusal = counted.wait("a")
     assert isinstance(refusal, RestartRefusal)
-    assert refusal.reason is RefusalReason.LIMIT
+    assert refusal.reason is RestartRefusalReason.LIMIT
     assert counted.wait("b") == 0
 
 

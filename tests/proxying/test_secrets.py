@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Command, Context, Remote, Server
 from defserve.auth import StaticTokens
-from defserve.proxying.targets import parse_target
+from defserve.proxying.targets import parse_mount_target
 from tests.at_address import at_address
 from tests.proxying.backends import ERAS, child
 from tests.waiting import until
@@ -119,7 +119,7 @@ def test_targets_do_not_show_their_secrets() -> None:
 
 
 def test_a_text_is_an_address_or_a_command_line() -> None:
-    assert isinstance(parse_target("https://a.example/mcp"), Remote)
-    command = parse_target("npx -y 'some server' --flag")
+    assert isinstance(parse_mount_target("https://a.example/mcp"), Remote)
+    command = parse_mount_target("npx -y 'some server' --flag")
     assert isinstance(command, Command)
     assert (command.program, command.args) == ("npx", ("-y", "some server", "--flag"))

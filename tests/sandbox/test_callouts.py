@@ -72,8 +72,8 @@ def test_calls_that_are_awaited_together_are_answered_in_any_order(workers: Sand
 def test_a_parked_program_needs_no_worker_and_goes_on_in_another(workers: SandboxPool, source: str):
     running = program(workers, source)
     (call,) = paused(running.start()).calls
-    assert running.park() > 0
-    assert running.park() > 0  # nothing more happens
+    assert running.release_process() > 0
+    assert running.release_process() > 0  # nothing more happens
     for _ in range(2):  # both workers are free
         other = program(workers, "1 + 1")
         assert ended(other.start()).value == 2
@@ -84,7 +84,7 @@ def test_what_it_computes_counts_across_parking(workers: SandboxPool):
     loop = "i = 0\nwhile i < 100000: i += 1\n"
     running = program(workers, f"{loop}f()\nwhile True: pass", seconds=0.5)
     (call,) = paused(running.start()).calls
-    running.park()
+    running.release_process()
     assert ended(running.resume({call.id: ProgramCallAnswer(None)})).status == "timeout"
 
 

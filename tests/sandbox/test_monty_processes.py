@@ -175,7 +175,7 @@ def test_a_process_that_dies_when_its_program_is_parked_ends_it(pool: RecordingW
     running = program(pool, "f()")
     (call,) = paused(running.start()).calls
     os.kill(pool.taken[0].pid, signal.SIGKILL)
-    assert running.park() == 0
+    assert running.release_process() == 0
     assert ended(running.resume({call.id: ProgramCallAnswer(1)})).status == "killed"
 
 
@@ -191,10 +191,10 @@ def test_programs_use_the_same_process_one_after_the_other(pool: RecordingWorker
 def test_a_parked_program_goes_on_in_another_process(pool: RecordingWorkers):
     running = program(pool, "x = [1]\nprint('a')\nx.append(f(1))\nx.append(await f(2))\nprint('b')\nx")
     (call,) = paused(running.start()).calls
-    assert running.park() > 0
+    assert running.release_process() > 0
     pool.close()
     second = paused(running.resume({call.id: ProgramCallAnswer(2)}))
-    assert running.park() > 0
+    assert running.release_process() > 0
     pool.close()
     outcome = ended(running.resume({second.calls[0].id: ProgramCallAnswer({"three": 3})}))
     assert (outcome.value, outcome.stdout) == ([1, 2, {"three": 3}], "a\nb\n")
@@ -204,7 +204,7 @@ def test_a_parked_program_goes_on_in_another_process(pool: RecordingWorkers):
 def test_a_parked_program_has_what_is_left_of_its_budgets(pool: RecordingWorkers):
     running = program(pool, "y = call_tool('f', {'a': 'a' * 600_000})\nf(1)\nf('a' * 600_000)")
     step = paused(running.start())
-    running.park()
+    running.release_process()
     outcome = ended(running.resume({step.calls[-1].id: ProgramCallAnswer(1)}))
     assert "take more than 1000000 bytes" in (outcome.error or "")
 

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 from defserve.search.entries import make_listed_entry
-from defserve.search.ranking import find_close_pairs
+from defserve.search.ranking import find_similar_tool_pairs
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -22,13 +22,13 @@ def test_of_the_pairs_that_are_found_some_are_those_that_people_accept_for_one_q
         listed = json.loads(path.read_text(encoding="utf-8"))
         found += [
             frozenset(f"{listed['server']}/{each.name}" for each in (pair.one, pair.other))
-            for pair in find_close_pairs([make_listed_entry(tool) for tool in listed["tools"]])
+            for pair in find_similar_tool_pairs([make_listed_entry(tool) for tool in listed["tools"]])
         ]
     assert (len(found), len([pair for pair in found if pair in accepted])) == (51, 9)
 
 
 def test_a_pair_names_the_words_that_it_shares() -> None:
-    (pair,) = find_close_pairs(
+    (pair,) = find_similar_tool_pairs(
         [
             make_listed_entry({"name": "lend", "description": "Give a book to a person."}),
             make_listed_entry({"name": "hand_out", "description": "Give a book to a person today."}),
@@ -41,4 +41,4 @@ def test_a_pair_names_the_words_that_it_shares() -> None:
 def test_tools_that_do_other_things_are_not_close() -> None:
     one = {"name": "delete_book", "description": "Delete a book."}
     other = {"name": "read_book", "description": "Read a book."}
-    assert find_close_pairs([make_listed_entry(one), make_listed_entry(other)], 0.1) == []
+    assert find_similar_tool_pairs([make_listed_entry(one), make_listed_entry(other)], 0.1) == []

@@ -25,14 +25,14 @@ from defserve.auth.issuers import IssuerUnavailable
 from defserve.errors import UsageError
 from defserve.serve.address import Address
 from defserve.server import AccessPolicy, Entry
-from defserve.server.sharing import find_sharing
+from defserve.server.sharing import find_process_sharing
 from defserve.server.web import make_asgi_app as web_app
 from defserve.stores.checkpoints.checkpoint_store import StateTampered
 from defserve.stores.checkpoints.checkpoint_tree import TreeKey
 from defserve.stores.redis import RedisStore
 from defserve.stores.shared.shared_tables import SharedOnceRunner, SharedRates
 from defserve.stores.shared.worker_link import SharedStoreLink
-from defserve.stores.store import Lease, StoreBusy, StoreNonces
+from defserve.stores.store import Lease, SharedNonceStore, StoreBusy
 from tests.asgi import Peer, living
 from tests.auth.browsing import Visit
 from tests.auth.issuer import ISSUER, claims, pem, private_key, signed
@@ -102,7 +102,7 @@ class Process:
 
     @property
     def link(self) -> SharedStoreLink:
-        found = find_sharing(self.server.composition)
+        found = find_process_sharing(self.server.composition)
         assert found is not None
         return found.link
 
@@ -399,7 +399,7 @@ async def access_entry(one: Process, other: Process) -> bool:
 @kind
 async def news(one: Process, other: Process) -> bool:
     links, heard = [await each.linked() for each in (one, other)], list[str]()
-    links[1].set_receiver("said", lambda fields, id: heard.append(fields["d"].decode()))
+    links[1].add_receiver("said", lambda fields, id: heard.append(fields["d"].decode()))
     links[0].publish_update("t", "said", "d", "first")
     await until(lambda: links[0].is_written)
     links[1].publish_update("t", "said", "d", "last")
@@ -416,7 +416,7 @@ async def living_worker(one: Process, other: Process) -> bool:
 
 @kind
 async def nonce(one: Process, other: Process) -> bool:
-    spent = [await StoreNonces(process.plain.store).spend("a nonce", ttl=60) for process in (one, other)]
+    spent = [await SharedNonceStore(process.plain.store).spend("a nonce", ttl=60) for process in (one, other)]
     assert spent[0]
     return not spent[1]
 

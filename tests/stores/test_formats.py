@@ -45,7 +45,7 @@ from defserve.stores.checkpoints.checkpoint_tree import (
 from defserve.stores.files import read_secret
 from defserve.stores.identity import ServerIdentity, make_server_store, open_store
 from defserve.stores.sqlite import MIGRATIONS
-from defserve.stores.store import API_KEYS_SPACE, FORMAT_SPACE, Lease, Store, StoreNonces, StoreUnavailable
+from defserve.stores.store import API_KEYS_SPACE, FORMAT_SPACE, Lease, SharedNonceStore, Store, StoreUnavailable
 from tests.stores.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -115,7 +115,7 @@ async def unnamed(request: pytest.FixtureRequest, redis: RedisServer, tmp_path: 
 
 async def test_a_server_refuses_a_store_of_0_1_0_and_says_what_to_do(unnamed: tuple[str, Any]):
     store = make_server_store(unnamed[0], NOTES)
-    for use in (store.open(), store.get(API_KEYS_SPACE, ["a"]), StoreNonces(store).spend("x", ttl=1)):
+    for use in (store.open(), store.get(API_KEYS_SPACE, ["a"]), SharedNonceStore(store).spend("x", ttl=1)):
         with pytest.raises(StoreUnavailable, match="which server they belong to.*defserve state adopt"):
             await use
     await store.close()
@@ -137,7 +137,7 @@ async def test_what_0_1_0_kept_is_the_server_s_to_whom_it_is_given_and_nobody_el
                 await trees.adopt_content(STEPS, {"step": 1}, checkpoint=told["ids"][1])
         assert (await ApiKeys(store, pepper=PEPPER).verify(told["token"]) is not None) is is_known
         assert await DeniedTokens(store).accepts({"jti": "a denied token"}) is not is_known
-        assert await StoreNonces(store).spend("a spent nonce", ttl=60) is not is_known
+        assert await SharedNonceStore(store).spend("a spent nonce", ttl=60) is not is_known
         await store.close()
     with pytest.raises(UsageError, match=r"has nothing of defserve 0\.1\.0"):
         await adopt_store(address, OTHER)
@@ -156,7 +156,9 @@ async def test_a_store_of_0_1_0_in_which_all_ends_by_itself_is_taken_as_it_is(tm
     await client.aclose()
     for address in (f"sqlite:///{path}", f"{redis.address}?prefix=ending:"):
         store = make_server_store(address, NOTES)
-        assert await StoreNonces(store).spend("a spent nonce", ttl=60)  # 0.1.0's own says nothing about this server
+        assert await SharedNonceStore(store).spend(
+            "a spent nonce", ttl=60
+        )  # 0.1.0's own says nothing about this server
         await store.close()
 
 
@@ -304,7 +306,7 @@ async def test_what_0_1_0_kept_is_not_proved_and_neither_is_what_follows(old: tu
             assert not held.verified
             if content is not None:
                 assert not (await trees.adopt_content(key, content, checkpoint=id)).verified
-                assert await trees.find_proved(key, held.before.encoded if held.before else b"") is None
+                assert await trees.find_proved_checkpoint(key, held.before.encoded if held.before else b"") is None
     made = await trees.commit(await trees.load_checkpoint(LARGE), {"notes": []})
     assert not made.checkpoint.proved
     assert not (await trees.adopt_content(LARGE, {"notes": []}, checkpoint=made.checkpoint.id)).verified
@@ -318,8 +320,8 @@ async def test_keys_nonces_and_leases_hold(old: tuple[Store, Any]):
     assert [key.principal for key in await keys.keys()] == ["alice"]
     second = await keys.create("carol")
     assert await keys.revoke(second.key.id) and await keys.verify(told["token"]) is not None
-    assert not await StoreNonces(store).spend("a spent nonce", ttl=60)
-    assert await StoreNonces(store).spend("another", ttl=60)
+    assert not await SharedNonceStore(store).spend("a spent nonce", ttl=60)
+    assert await SharedNonceStore(store).spend("another", ttl=60)
     lease = Lease(store, "held by nobody")
     await lease.acquire(5)
     await lease.release()

@@ -19,7 +19,7 @@ from defserve.stores.identity import (
     NO_SERVER_IDENTITY,
     ServerIdentity,
     ServerStore,
-    choose_server,
+    choose_server_identity,
     identify_server,
     list_servers,
     make_server_store,
@@ -108,23 +108,23 @@ async def test_servers_in_one_store_see_only_their_own_part():
 async def test_the_server_that_a_command_means_is_named_or_the_only_one(monkeypatch: pytest.MonkeyPatch):
     raw = MemoryStore()
     with pytest.raises(UsageError, match="no values yet"):
-        await choose_server(raw, None)
+        await choose_server_identity(raw, None)
     await ServerStore(raw, NOTES).change(StoreChange(API_KEYS_SPACE, {"a": b"1"}))
-    assert await choose_server(raw, None) == NOTES and await choose_server(raw, "payroll") == PAYROLL
+    assert await choose_server_identity(raw, None) == NOTES and await choose_server_identity(raw, "payroll") == PAYROLL
     await ServerStore(raw, PAYROLL).change(StoreChange(API_KEYS_SPACE, {"a": b"1"}))
     with pytest.raises(UsageError, match="values of 2 servers: name=notes, name=payroll"):
-        await choose_server(raw, None)
+        await choose_server_identity(raw, None)
     monkeypatch.setenv("DEFSERVE_NAMESPACE", "staging")
-    assert await choose_server(raw, None) == ("namespace", "staging", "")
+    assert await choose_server_identity(raw, None) == ("namespace", "staging", "")
 
 
 async def test_a_url_names_the_only_server_that_has_it():
     raw, url = MemoryStore(), "https://a.example/mcp"
     with pytest.raises(UsageError, match="--server https://a.example/mcp,NAME"):
-        await choose_server(raw, url)
+        await choose_server_identity(raw, url)
     identity = ServerIdentity("url", url, "notes")
     await ServerStore(raw, identity).change(StoreChange(API_KEYS_SPACE, {"a": b"1"}))
-    assert await choose_server(raw, url) == identity
+    assert await choose_server_identity(raw, url) == identity
 
 
 async def test_what_is_given_to_no_server_is_kept_in_memory_alone(tmp_path: Path):

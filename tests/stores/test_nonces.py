@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import LimitExceeded
-from defserve.stores.store import MemoryNonces, NonceStore, Store, StoreChange, StoreNonces
+from defserve.stores.store import MemoryNonceStore, NonceStore, SharedNonceStore, Store, StoreChange
 from tests.rows import for_each_row
 from tests.stores.conftest import Run
 
@@ -27,13 +27,13 @@ def spend(store: NonceStore, nonce: str, ttl: float = 60.0) -> bool:
 
 
 def test_a_nonce_is_spent_once():
-    store = MemoryNonces()
+    store = MemoryNonceStore()
     assert [spend(store, "a"), spend(store, "a"), spend(store, "b"), spend(store, "a")] == [True, False, True, False]
 
 
 def test_a_nonce_is_forgotten_when_its_time_is_over_and_not_before():
     clock = Clock()
-    store = MemoryNonces(clock=clock)
+    store = MemoryNonceStore(clock=clock)
     spend(store, "short", 10)
     spend(store, "long", 20)
     clock.now += 9.9
@@ -47,14 +47,14 @@ def test_a_nonce_is_forgotten_when_its_time_is_over_and_not_before():
 
 @for_each_row("ttl", [0.0, -1.0, -math.inf, math.nan])
 def test_an_expired_nonce_cannot_be_spent(ttl: float):
-    store = MemoryNonces()
+    store = MemoryNonceStore()
     assert spend(store, "a", ttl) is False
     assert len(store) == 0
 
 
 def test_a_full_store_refuses_rather_than_forgets():
     clock = Clock()
-    store = MemoryNonces(2, clock=clock)
+    store = MemoryNonceStore(2, clock=clock)
     spend(store, "a", 5)
     spend(store, "b", 50)
     with pytest.raises(LimitExceeded) as full:
@@ -67,7 +67,7 @@ def test_a_full_store_refuses_rather_than_forgets():
 
 
 def test_of_many_threads_one_spends_it():
-    store = MemoryNonces()
+    store = MemoryNonceStore()
     with ThreadPoolExecutor(8) as pool:
         for nonce in map(str, range(50)):
             results = list(pool.map(lambda _, nonce=nonce: store.spend_now(nonce, ttl=60), range(8)))
@@ -80,7 +80,7 @@ STEPS = st.lists(st.one_of(st.tuples(st.sampled_from("abcd"), st.floats(0.5, 30)
 @given(STEPS)
 def test_whatever_the_order_no_nonce_is_spent_twice_within_its_time(steps: list[tuple[str, float] | float]):
     clock = Clock()
-    store = MemoryNonces(clock=clock)
+    store = MemoryNonceStore(clock=clock)
     until: dict[str, float] = {}
     for step in steps:
         if isinstance(step, float):
@@ -95,7 +95,7 @@ def test_whatever_the_order_no_nonce_is_spent_twice_within_its_time(steps: list[
 
 def test_in_a_store_a_nonce_is_spent_once_by_all_who_share_it(store: Store, run: Run):
     async def story() -> None:
-        workers = [StoreNonces(store) for _ in range(8)]
+        workers = [SharedNonceStore(store) for _ in range(8)]
         for nonce in ("a", "b"):
             assert sorted(await asyncio.gather(*(worker.spend(nonce, ttl=60) for worker in workers))) == (
                 [False] * 7 + [True]
@@ -107,8 +107,8 @@ def test_in_a_store_a_nonce_is_spent_once_by_all_who_share_it(store: Store, run:
 
 @pytest.mark.parametrize("ttl", [0.0, -1.0, math.nan])
 def test_in_a_store_an_expired_nonce_cannot_be_spent(store: Store, run: Run, ttl: float):
-    assert run(StoreNonces(store).spend("a", ttl=ttl)) is False
-    assert run(StoreNonces(store).spend("a", ttl=60)) is True
+    assert run(SharedNonceStore(store).spend("a", ttl=ttl)) is False
+    assert run(SharedNonceStore(store).spend("a", ttl=60)) is True
 
 
 def test_a_store_that_asked_twice_is_told_of_its_own_nonce(store: Store, run: Run, monkeypatch: pytest.MonkeyPatch):
@@ -119,5 +119,5 @@ def test_a_store_that_asked_twice_is_told_of_its_own_nonce(store: Store, run: Ru
         return await change(asked)
 
     monkeypatch.setattr(store, "change", twice)
-    assert run(StoreNonces(store).spend("a", ttl=60)) is True
-    assert run(StoreNonces(store).spend("a", ttl=60)) is False
+    assert run(SharedNonceStore(store).spend("a", ttl=60)) is True
+    assert run(SharedNonceStore(store).spend("a", ttl=60)) is False

@@ -67,7 +67,7 @@ def test_a_connection_that_uvloop_has_closed_is_a_store_that_cannot_be_reached()
         _, writer = await asyncio.open_connection(*address)
         writer.transport.abort()
         await asyncio.sleep(0)
-        with pytest.raises(StoreUnavailable), RedisAddress("redis://h").raising_store_errors():
+        with pytest.raises(StoreUnavailable), RedisAddress("redis://h").translate_redis_errors():
             writer.write(b"PING")
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -76,7 +76,7 @@ def test_a_connection_that_uvloop_has_closed_is_a_store_that_cannot_be_reached()
 
 def test_a_mistake_of_our_own_is_no_error_of_the_store():
     async def fail(error: Exception) -> Any:
-        with RedisAddress("redis://h").raising_store_errors():
+        with RedisAddress("redis://h").translate_redis_errors():
             raise error
 
     for error in (RuntimeError("dictionary changed size during iteration"), KeyError("x")):

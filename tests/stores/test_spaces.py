@@ -20,7 +20,7 @@ from defserve.stores.checkpoints.checkpoint_store import (
     read_checkpoint_secret,
 )
 from defserve.stores.checkpoints.checkpoint_tree import TreeKey
-from defserve.stores.store import Lease, MemoryStore, StoreChange, StoreNonces
+from defserve.stores.store import Lease, MemoryStore, SharedNonceStore, StoreChange
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -131,7 +131,7 @@ async def test_the_features_of_one_store_never_share_a_space():
         await trees.commit(await trees.load_checkpoint(TreeKey("notes", "ann")), {"a": 1})
 
     async def nonces(store: Watched) -> None:
-        assert await StoreNonces(store).spend("checkpoints", ttl=60)
+        assert await SharedNonceStore(store).spend("checkpoints", ttl=60)
 
     async def leases(store: Watched) -> None:
         lease = Lease(store, "checkpoints")

@@ -11,7 +11,7 @@ import pytest
 from defserve.errors import UsageError
 from defserve.stores.identity import open_store
 from defserve.stores.sqlite import SqliteStore
-from defserve.stores.store import MemoryStore, Store, StoreChange, StoreFull, StoreNonces
+from defserve.stores.store import MemoryStore, SharedNonceStore, Store, StoreChange, StoreFull
 from tests.rows import for_each_row
 from tests.stores.conftest import Run
 
@@ -105,7 +105,7 @@ def test_a_memory_store_counts_what_many_small_spaces_cost(run: Run):
         try:
             before, _ = tracemalloc.get_traced_memory()
             store, now = MemoryStore(limit=1_000_000, clock=lambda: now[0]), [0.0]
-            nonces = StoreNonces(store)
+            nonces = SharedNonceStore(store)
             with pytest.raises(StoreFull):
                 for number in range(100_000):
                     assert await nonces.spend(f"a nonce {number}", ttl=10)

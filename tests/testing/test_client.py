@@ -7,7 +7,7 @@ import pytest
 
 from defserve.errors import PeerError, UsageError
 from defserve.testing import SyncClient
-from defserve.testing.blocking import OTHER_CLIENTS_VERBS
+from defserve.testing.blocking import FOREIGN_CLIENT_METHOD_HINTS
 from tests.testing.calculator import server
 
 
@@ -18,7 +18,7 @@ def test_a_tool_that_is_misspelt_in_a_test_is_met_with_a_suggestion(tool: str, n
     assert caught.value.__notes__[0].startswith(note)
 
 
-@pytest.mark.parametrize(("name", "fix"), OTHER_CLIENTS_VERBS.items())
+@pytest.mark.parametrize(("name", "fix"), FOREIGN_CLIENT_METHOD_HINTS.items())
 def test_a_verb_of_another_client_is_met_with_ours(name: str, fix: str):
     client: Any = SyncClient(server)
     with pytest.raises(AttributeError, match=re.escape(f"this client has no attribute {name!r}\n  fix: {fix}")):

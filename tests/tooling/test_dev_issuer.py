@@ -14,7 +14,7 @@ from defserve.auth.oauth import encode_client_basic_auth, make_pkce_challenge
 from defserve.auth.proxy.site_messages import SiteRequest, SiteResponse
 from defserve.errors import UsageError
 from defserve.tooling import dev_issuer
-from defserve.tooling.dev_issuer import WARNING, DevIssuer, serve_dev_issuer
+from defserve.tooling.dev_issuer import DEV_ISSUER_WARNING, DevIssuer, serve_dev_issuer
 from tests.rows import for_each_row
 
 ISSUER, REDIRECT, VERIFIER = "http://127.0.0.1:9000", "http://127.0.0.1:8000/callback", "v" * 43
@@ -85,7 +85,7 @@ def read(answer: SiteResponse) -> Any:
 def test_the_page_lists_the_users_and_says_that_it_is_for_development(issuer: DevIssuer):
     page = get(issuer, "/authorize", ASKED)
     text = page.body.decode()
-    assert page.status == 200 and WARNING in text
+    assert page.status == 200 and DEV_ISSUER_WARNING in text
     assert re.findall(r'<button name="user" value="([^"]+)"', text) == ["ann@example.com", "bob@example.com"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from defserve.errors import UsageError
 from defserve.server.server import Server
-from defserve.tooling.loading import load_quietly
+from defserve.tooling.loading import load_without_serving
 
 HEAD = 'from defserve import Server\nserver = Server("a")\n'
 
@@ -32,7 +32,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def failure(file: Path, code: str) -> UsageError:
     file.write_text(code)
     with pytest.raises(UsageError) as raised:
-        load_quietly(file.name)
+        load_without_serving(file.name)
     return raised.value
 
 
@@ -44,7 +44,7 @@ def test_a_file_that_serves_without_a_guard_is_loaded_and_not_served(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     file.write_text(f"{HEAD}{line}\nafter = 1\n")
     run, main = Server.run, Server.main
-    assert load_quietly("mine.py").name == "a"
+    assert load_without_serving("mine.py").name == "a"
     assert sys.modules["mine"].after == 1
     assert (Server.run, Server.main) == (run, main)
 
@@ -111,7 +111,7 @@ def test_a_relative_import_in_a_file_is_met_with_the_module(file: Path, monkeypa
     if given == "mine.py":
         monkeypatch.chdir(folder)
     with pytest.raises(UsageError) as raised:
-        load_quietly(given)
+        load_without_serving(given)
     assert raised.value.where == f"{given}:1"
     place = f"in {file.parent}, " if given == "mine.py" else ""
     assert raised.value.fix == f"{place}name the module instead of the file: defserve list pkg.inner.mine"
@@ -121,5 +121,5 @@ def test_a_server_that_is_not_ours_is_loaded(file: Path):
     file.write_text(
         "class Other:\n    def connect(self): ...\n    def run(self): ...\nserver = Other()\nserver.run()\n"
     )
-    found: Any = load_quietly("mine.py")
+    found: Any = load_without_serving("mine.py")
     assert type(found).__name__ == "Other"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from defserve.tooling.vendor_shapes import VENDOR_SHAPES, count_json_tokens, shape_tool, shape_tools
+from defserve.tooling.vendor_shapes import VENDOR_SHAPES, estimate_json_tokens, shape_tool, shape_tools
 from tests.rows import for_each_row
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -51,7 +51,7 @@ def test_what_has_no_place_in_a_shape_is_named(vendor: str):
     shaped = shape_tool(vendor, TOOL)
     assert shaped.lost == lost and shaped.problems == ()
     assert shape_tool(vendor, {"name": "find"}).lost == ()
-    assert shaped.tokens == count_json_tokens(shaped.value)
+    assert shaped.tokens == estimate_json_tokens(shaped.value)
 
 
 def test_a_tool_without_arguments_still_says_that_they_are_an_object():

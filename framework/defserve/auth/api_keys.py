@@ -17,15 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
-from defserve.auth.bearer_tokens import ExplainingVerifier, TokenRefused, format_time
+from defserve.auth.bearer_tokens import ExplainingVerifier, TokenRefused, format_utc_time
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.principals import ApiKeyPrincipal, Principal, convert_permissions_to_scopes, parse_scopes
-from defserve.base.secret_references import read_setting
+from defserve.base.secret_references import read_secret_setting
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.files import (
-    get_config_path,
-    load_secret,
+    get_user_file_path,
+    load_secret_file,
     make_newer_format_message,
     open_locked_file,
     read_private_file,
@@ -36,9 +36,9 @@ from defserve.stores.identity import (
     SHARED_STORE_SCHEMES,
     ServerIdentity,
     ServerStore,
-    check_owner,
     make_server_store,
     parse_identity,
+    require_same_owner,
 )
 from defserve.stores.store import API_KEYS_SPACE, Space, Store, StoreBusy, StoreChange, StoreCorrupt, StoreUnavailable
 
@@ -46,7 +46,7 @@ log = logging.getLogger("defserve.auth")
 
 VARIABLE: Final = "DEFSERVE_KEYS_PEPPER"
 PEPPER: Final = "the pepper of API keys"
-DEFAULT_FILE: Final = "keys.json"
+DEFAULT_KEYS_FILE: Final = "keys.json"
 """Where `defserve keys` looks for the keys of a server."""
 
 # How exact `last_used` is, in seconds: a busy key must not write at every call.
@@ -148,7 +148,7 @@ class ApiKeys(ExplainingVerifier):
             if not hmac.compare_digest(key.hash, self._hash(token)):
                 raise TokenRefused("unknown: an API key has its id, and another secret")
             if key.is_expired(self._clock()):
-                expiry = format_time(key.expires_at or 0)
+                expiry = format_utc_time(key.expires_at or 0)
                 raise TokenRefused(
                     f"expired: the API key expired at {expiry}", {"principal": key.principal, "key": key.id}
                 )
@@ -253,8 +253,10 @@ class ApiKeys(ExplainingVerifier):
 
     def _hash(self, token: str, *, make: bool = False) -> str:
         if self._pepper is None:
-            text = read_setting(os.environ.get(VARIABLE, "").strip(), VARIABLE).encode()
-            self._pepper = text or load_secret(get_config_path("keys.pepper"), PEPPER, make=make, fix=f"set {VARIABLE}")
+            text = read_secret_setting(os.environ.get(VARIABLE, "").strip(), VARIABLE).encode()
+            self._pepper = text or load_secret_file(
+                get_user_file_path("keys.pepper"), PEPPER, make=make, fix=f"set {VARIABLE}"
+            )
         return hmac.new(self._pepper, token.encode(), hashlib.sha256).hexdigest()
 
 
@@ -272,7 +274,7 @@ async def describe_missing_keys(keys: ApiKeys, *, opens_store: bool = True) -> t
             return None
     except DefserveError:  # the calls will say so
         return None
-    option = "" if place == DEFAULT_FILE else f" --store {place or 'STORE'}"
+    option = "" if place == DEFAULT_KEYS_FILE else f" --store {place or 'STORE'}"
     fix = f"make one: defserve keys create NAME --allow 'ToolInvoke(*)' --out NAME.key{option}"
     return f"there are no API keys yet{f' in {place}' if place else ''}, so no caller has one", fix
 
@@ -334,7 +336,7 @@ class KeyFile:
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """Say which server uses this file. Raises UsageError if this object is another server's."""
-        self._identity = check_owner(f"ApiKeys({str(self.path)!r})", self._identity, identity)
+        self._identity = require_same_owner(f"ApiKeys({str(self.path)!r})", self._identity, identity)
 
     def check(self) -> None:
         """Raises UsageError if the file is there and cannot be used."""

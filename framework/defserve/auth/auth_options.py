@@ -13,10 +13,10 @@ from defserve.auth.bearer_tokens import (
     MALFORMED_TOKEN,
     TokenRefused,
     TokenVerifier,
-    bind_part_to_server,
-    check_verifier_ready,
+    bind_auth_part_to_server,
+    check_verifier_available,
     extract_bearer_token,
-    find_token_check,
+    get_token_check_function,
     make_credential_name,
 )
 from defserve.auth.issuers import Issuers, IssuerUnavailable
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from defserve.auth.bearer_tokens import DpopProofRequest
     from defserve.auth.dpop import DPoP
     from defserve.auth.proxy.oauth_proxy import OAuthProxySite
-    from defserve.auth.token_exchange import OnBehalfOf, TokenExchanges
+    from defserve.auth.token_exchange import OnBehalfOf, TokenExchanger
     from defserve.stores.identity import ServerIdentity
 
 
@@ -112,18 +112,18 @@ class Auth:
         self._implied = _closure({name: parse_scopes(below) for name, below in (implies or {}).items()})
         self._permitted = {name: convert_permissions_to_scopes(words) for name, words in (permissions or {}).items()}
         self._looked = -LOOK_SECONDS, True
-        self.exchanges: TokenExchanges | None = None
+        self.exchanges: TokenExchanger | None = None
         """Gets tokens for the `targets`; None if there are none."""
         if targets:
-            from defserve.auth.token_exchange import TokenExchanges, check_targets
+            from defserve.auth.token_exchange import TokenExchanger, check_exchange_targets
 
-            check_targets(targets, can_sign=self.can_sign_statements)
-            self.exchanges = TokenExchanges(targets, self._check_shown_token, self.find_subject_token)
+            check_exchange_targets(targets, can_sign=self.can_sign_statements)
+            self.exchanges = TokenExchanger(targets, self._check_shown_token, self.find_subject_token)
         self._completes = bool(self._implied or self._permitted or targets)
 
     def use_verifier(self, verifier: TokenVerifier) -> None:
         """Let this verifier check the tokens from here on."""
-        self._verifier, self._check_token = verifier, find_token_check(verifier)
+        self._verifier, self._check_token = verifier, get_token_check_function(verifier)
 
     @property
     def verifier(self) -> TokenVerifier:
@@ -136,7 +136,7 @@ class Auth:
         Raises UsageError if a part of it belongs to another server already.
         """
         for part in (self.verifier, self.dpop):
-            bind_part_to_server(part, identity)
+            bind_auth_part_to_server(part, identity)
 
     async def authenticate(self, authorization: Iterable[bytes]) -> Principal | AuthDenial | None:
         """The caller, proved by the values of a request's Authorization headers; or the refusal.
@@ -205,7 +205,7 @@ class Auth:
         if monotonic() - looked_at < LOOK_SECONDS:
             return is_ready
         try:
-            await check_verifier_ready(self.verifier)
+            await check_verifier_available(self.verifier)
             is_ready = True
         except IssuerUnavailable:
             is_ready = False

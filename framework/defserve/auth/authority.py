@@ -28,7 +28,7 @@ from defserve.auth.principals import (
 _ITS_YES_COUNTS: Final[frozenset[PrincipalKind]] = frozenset({"local", "token", "participant"})
 
 MAX_ADDRESS_LENGTH: Final = 64
-"""No IP address is longer. Callers of `make_stranger_principal` leave longer texts out, because it caches them."""
+"""No IP address is longer. Callers of `make_anonymous_ip_principal` leave longer texts out, because it caches them."""
 
 AUTHENTICATION_HINT: Final = (
     "connect with a token that this server accepts, or over stdio; on this machine, start the server with --local-token"
@@ -48,11 +48,11 @@ def is_local_user(caller: Principal) -> bool:
 
 def identify_socket_user(user: int | None) -> Principal:
     """Who is at the other end of a unix socket whose operator trusts its own user. The system reports the `user`."""
-    return LOCAL_PRINCIPAL if user is not None and user == os.getuid() else make_stranger_principal("")
+    return LOCAL_PRINCIPAL if user is not None and user == os.getuid() else make_anonymous_ip_principal("")
 
 
 @lru_cache(maxsize=1024)
-def make_stranger_principal(address: str) -> Principal:
+def make_anonymous_ip_principal(address: str) -> Principal:
     """The caller at an address of at most `MAX_ADDRESS_LENGTH` characters. A text that is no IP address is ignored."""
     return make_anonymous_principal(normalize_ip_address(address) or UNKNOWN_ADDRESS)
 

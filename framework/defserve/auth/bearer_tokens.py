@@ -142,7 +142,7 @@ def quote_untrusted(value: object) -> str:
     return escape_unprintable(repr(truncate_text(str(value), MAX_QUOTED_LENGTH)))
 
 
-def format_time(seconds: float) -> str:
+def format_utc_time(seconds: float) -> str:
     """A moment in seconds since 1970, for a log: `2027-01-01 00:00:00Z`."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
@@ -165,7 +165,7 @@ class ExplainingVerifier(ABC):
         """The principal of a well-formed token. Raises TokenRefused, or IssuerUnavailable."""
 
 
-def find_token_check(verifier: TokenVerifier) -> Callable[[str], Awaitable[Principal]]:
+def get_token_check_function(verifier: TokenVerifier) -> Callable[[str], Awaitable[Principal]]:
     """How a verifier checks a well-formed token: see `ExplainingVerifier.check_token`."""
     # An author may have put a check of their own into `verify`, and then that one decides.
     if isinstance(verifier, ExplainingVerifier) and type(verifier).verify is ExplainingVerifier.verify:
@@ -179,7 +179,7 @@ async def _check_unexplained(verifier: TokenVerifier, token: str) -> Principal:
     return found
 
 
-async def check_verifier_ready(verifier: object) -> None:
+async def check_verifier_available(verifier: object) -> None:
     """Raises IssuerUnavailable if a verifier can say that it can check no token now; see `ApiKeys.check_ready`."""
     if (check := getattr(verifier, "check_ready", None)) is not None:
         await check()
@@ -191,7 +191,7 @@ def check_verifier_settings(verifier: object) -> None:
         check()
 
 
-def bind_part_to_server(part: object, identity: ServerIdentity) -> None:
+def bind_auth_part_to_server(part: object, identity: ServerIdentity) -> None:
     """Say which server a verifier, or something else of `Auth`, belongs to, if it stores or seals anything.
 
     Raises UsageError if it belongs to another one.
@@ -200,7 +200,7 @@ def bind_part_to_server(part: object, identity: ServerIdentity) -> None:
         bind(identity)
 
 
-def get_revocations(verifier: object) -> Callable[[], AsyncGenerator[str]] | None:
+def get_revocation_follower(verifier: object) -> Callable[[], AsyncGenerator[str]] | None:
     """Follows the names of credentials that are revoked, where a verifier can; see `ApiKeys.revocations`."""
     return getattr(verifier, "revocations", None)
 

@@ -19,11 +19,17 @@ from urllib.parse import urlsplit
 
 from defserve.auth.bearer_tokens import DpopProofRequest
 from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS, parse_jwk
-from defserve.base.secret_references import read_setting
+from defserve.base.secret_references import read_secret_setting
 from defserve.core import json_values
 from defserve.errors import DefserveError, UsageError, explain_arguments
-from defserve.stores.identity import NO_SERVER_IDENTITY, ServerIdentity, ServerStore, check_owner, make_server_store
-from defserve.stores.store import MemoryNonces, NonceStore, Store, StoreNonces, is_in_memory
+from defserve.stores.identity import (
+    NO_SERVER_IDENTITY,
+    ServerIdentity,
+    ServerStore,
+    make_server_store,
+    require_same_owner,
+)
+from defserve.stores.store import MemoryNonceStore, NonceStore, SharedNonceStore, Store, is_in_memory
 
 log = logging.getLogger("defserve.auth")
 
@@ -66,18 +72,18 @@ class DPoP:
             raise UsageError(f"DPoP(seconds={seconds!r}) is out of range", fix="give 5 to 600 seconds")
         opened = make_server_store(store, None, what="DPoP(store=…)") if store is not None else None
         self._store: ServerStore | None = opened
-        self._spent: NonceStore = MemoryNonces(REMEMBERED) if opened is None else StoreNonces(opened)
+        self._spent: NonceStore = MemoryNonceStore(REMEMBERED) if opened is None else SharedNonceStore(opened)
         self.required, self.wants_nonce = required, nonce
         self.is_shared = opened is not None and not is_in_memory(opened)
         self._seconds, self._clock = seconds, clock
         given = secret or os.environ.get(VARIABLE) or secrets.token_bytes(32)
-        self._secret = read_setting(given, "DPoP(secret=…)").encode() if isinstance(given, str) else given
+        self._secret = read_secret_setting(given, "DPoP(secret=…)").encode() if isinstance(given, str) else given
         self._identity: ServerIdentity | None = None
         self._key = NO_SERVER_IDENTITY.derive_key(self._secret, _PURPOSE)
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """See `Auth.bind_server`: nonces of other servers are refused, whatever secret they share."""
-        self._identity = check_owner("DPoP(…)", self._identity, identity)
+        self._identity = require_same_owner("DPoP(…)", self._identity, identity)
         if self._store is not None:
             self._store.bind_server(identity)
         self._key = identity.derive_key(self._secret, _PURPOSE)
@@ -141,7 +147,7 @@ class DPoP:
         )
 
 
-def thumbprint_of(jwk: Mapping[str, Any]) -> str:
+def compute_jwk_thumbprint(jwk: Mapping[str, Any]) -> str:
     """The SHA-256 thumbprint of a public key (RFC 7638). Raises KeyError for another kind of key."""
     members = {name: jwk[name] for name in _THUMBPRINT[jwk["kty"]]}
     return json_values.encode_base64url(
@@ -177,7 +183,7 @@ def _verify_proof(proof: str, thumbprint: str | None) -> tuple[dict[str, Any] | 
         return None, ""
     public: dict[str, Any] = jwk  # pyright: ignore[reportUnknownVariableType]
     key = parse_jwk(public, PROOF_ALGORITHMS) if "d" not in public else None
-    proved = thumbprint_of(public) if key is not None else ""
+    proved = compute_jwk_thumbprint(public) if key is not None else ""
     is_other = thumbprint is not None and not hmac.compare_digest(proved, thumbprint)
     if key is None or algorithm not in key.algorithms or is_other:
         return None, ""

@@ -24,8 +24,8 @@ from defserve.auth.issuers import (
 )
 from defserve.auth.oauth import check_oauth_url, encode_client_basic_auth
 from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim
-from defserve.base.peer_bounds import ByteCache
-from defserve.base.secret_references import SecretText
+from defserve.base.peer_bounds import ByteBoundedCache
+from defserve.base.secret_references import SecretSetting
 from defserve.core.json_values import as_list, is_object
 from defserve.errors import UsageError, explain_arguments
 
@@ -81,10 +81,10 @@ class Introspection(ExplainingVerifier):
             )
         self.url, self.issuer, self.issuers = url, issuer, (issuer,) if issuer else ()
         self._client_id, self._method = client_id, method
-        self._secret = SecretText(client_secret, "Introspection(client_secret=…)")
+        self._secret = SecretSetting(client_secret, "Introspection(client_secret=…)")
         self._send, self._clock = send, clock
-        self._good: ByteCache[Introspected] = ByteCache(GOOD_BYTES)
-        self._bad: ByteCache[Introspected] = ByteCache(BAD_BYTES)
+        self._good: ByteBoundedCache[Introspected] = ByteBoundedCache(GOOD_BYTES)
+        self._bad: ByteBoundedCache[Introspected] = ByteBoundedCache(BAD_BYTES)
         self._asking: dict[bytes, asyncio.Task[Introspected]] = {}
 
     async def check_token(self, token: str) -> Principal:

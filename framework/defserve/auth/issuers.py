@@ -16,10 +16,10 @@ from urllib.parse import urlencode
 from defserve.auth.bearer_tokens import (
     ExplainingVerifier,
     TokenRefused,
-    bind_part_to_server,
-    check_verifier_ready,
+    bind_auth_part_to_server,
+    check_verifier_available,
     check_verifier_settings,
-    find_token_check,
+    get_token_check_function,
     quote_untrusted,
 )
 from defserve.auth.oauth import check_oauth_url, list_issuer_metadata_urls
@@ -74,7 +74,7 @@ class Issuers(ExplainingVerifier):
     def bind_server(self, identity: ServerIdentity) -> None:
         """See `Auth.bind_server`."""
         for verifier in self.verifiers:
-            bind_part_to_server(verifier, identity)
+            bind_auth_part_to_server(verifier, identity)
 
     @property
     def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
@@ -83,7 +83,7 @@ class Issuers(ExplainingVerifier):
 
     async def check_ready(self) -> None:
         """See `ApiKeys.check_ready`."""
-        await check_verifier_ready(self._other)
+        await check_verifier_available(self._other)
 
     def check_settings(self) -> None:
         """See `ApiKeys.check_settings`."""
@@ -96,7 +96,7 @@ class Issuers(ExplainingVerifier):
         if verifier is None:
             claimed = "it names no issuer" if issuer is None else f"it names the issuer {quote_untrusted(issuer)}"
             raise TokenRefused(f"iss: {claimed}, and this server trusts {', '.join(self.issuers)}")
-        principal = await find_token_check(verifier)(token)
+        principal = await get_token_check_function(verifier)(token)
         if issuer is None:
             if any(principal.id.startswith(f"{name}|") for name in self.issuers):
                 raise TokenRefused("sub: it has the name of another issuer's user")
@@ -158,7 +158,7 @@ async def fetch_issuer_metadata(issuer: str, fetch: FetchUrl) -> Mapping[str, An
     raise IssuerUnavailable(f"{issuer} has no usable metadata; " + "; ".join(reasons))
 
 
-def get_endpoint_url(metadata: Mapping[str, Any], name: str) -> str:
+def require_endpoint_url(metadata: Mapping[str, Any], name: str) -> str:
     """The URL of an endpoint. Raises IssuerUnavailable if it is missing or not safe."""
     url = metadata.get(name)
     try:

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from defserve.auth.auth_options import Auth
-from defserve.auth.bearer_tokens import get_revocations
+from defserve.auth.bearer_tokens import get_revocation_follower
 from defserve.auth.principals import Principal
 
 log = logging.getLogger("defserve.auth")
@@ -69,11 +69,11 @@ class KeptCredential:
     def list_credentials(self) -> Sequence[ShownCredential]:
         if self._is_kept():
             return self._shown
-        self._live.unwatch_holder(self)
+        self._live.stop_verifying_holder(self)
         return ()
 
     def credential_ended(self, key: Any) -> None:
-        self._live.unwatch_holder(self)
+        self._live.stop_verifying_holder(self)
         self._ended()
 
 
@@ -90,7 +90,7 @@ class LiveCredentials:
         """Follows the keys of credentials that are revoked. An empty one: some may have been missed."""
         self._following: asyncio.Task[None] | None = None
 
-    def watch_holder(self, holder: CredentialHolder) -> None:
+    def keep_verifying_holder(self, holder: CredentialHolder) -> None:
         """Verify its credentials from here on."""
         self._holders.add(holder)
         loop = asyncio.get_running_loop()
@@ -100,14 +100,14 @@ class LiveCredentials:
             if self.revocations is not None:
                 self._following = loop.create_task(self._follow(self.revocations))
 
-    def watch_credentials(
+    def keep_verifying_credentials(
         self, shown: Sequence[ShownCredential], is_kept: Callable[[], bool], ended: Callable[[], None]
     ) -> None:
         """Verify the credentials of a request on, for what was opened by it and outlives it."""
         if shown:
-            self.watch_holder(KeptCredential(self, shown, is_kept, ended))
+            self.keep_verifying_holder(KeptCredential(self, shown, is_kept, ended))
 
-    def unwatch_holder(self, holder: CredentialHolder) -> None:
+    def stop_verifying_holder(self, holder: CredentialHolder) -> None:
         """It is closed."""
         self._holders.discard(holder)
 
@@ -219,9 +219,9 @@ class LiveBearerCredentials(LiveCredentials):
 
     def __init__(self, auth: Auth) -> None:
         super().__init__()
-        self._auth, self.revocations = auth, get_revocations(auth.verifier)
+        self._auth, self.revocations = auth, get_revocation_follower(auth.verifier)
 
-    def make_credentials(
+    def extract_bearer_credentials(
         self, principal: Principal, headers: Iterable[tuple[bytes, bytes]]
     ) -> tuple[BearerCredential, ...]:
         """The credential of a request with these headers, if it is a token that has proved `principal`."""

@@ -24,10 +24,10 @@ from defserve.auth.authority import normalize_ip_address
 from defserve.auth.bearer_tokens import (
     ExplainingVerifier,
     TokenRefused,
-    check_verifier_ready,
+    check_verifier_available,
     check_verifier_settings,
     digest_token,
-    find_token_check,
+    get_token_check_function,
 )
 from defserve.auth.oauth import is_loopback
 from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
@@ -35,9 +35,9 @@ from defserve.base.concurrency import lock_folder
 from defserve.errors import UsageError
 from defserve.stores.files import (
     OTHERS_MODE_BITS,
-    get_config_path,
+    get_user_file_path,
     is_private_folder,
-    list_private_folders,
+    list_possible_private_folders,
     make_private_folder,
     write_fully,
 )
@@ -51,7 +51,7 @@ class LocalTokenVerifier(ExplainingVerifier):
 
     def __init__(self, key: str, others: TokenVerifier | None = None) -> None:
         self._digest, self._others = digest_token(key), others
-        self._check_other = find_token_check(others) if others is not None else None
+        self._check_other = get_token_check_function(others) if others is not None else None
 
     @property
     def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
@@ -60,7 +60,7 @@ class LocalTokenVerifier(ExplainingVerifier):
 
     async def check_ready(self) -> None:
         """See `ApiKeys.check_ready`."""
-        await check_verifier_ready(self._others)
+        await check_verifier_available(self._others)
 
     def check_settings(self) -> None:
         """See `ApiKeys.check_settings`."""
@@ -203,7 +203,7 @@ def _hold_key_file(path: Path, key: str) -> Generator[None]:
 
 def read_key(place: Place) -> str | None:
     """The key of the server that runs at an address now, if it is one of this user."""
-    paths = (folder / _name(place) for folder in list_private_folders(FOLDER))
+    paths = (folder / _name(place) for folder in list_possible_private_folders(FOLDER))
     return next((found for path in paths if (found := _read_key_file(path, of_living=True))), None)
 
 
@@ -223,7 +223,7 @@ def keep_key(place: Place) -> str | None:
 
 
 def _get_kept_path(place: Place) -> Path:
-    return get_config_path(KEPT_FOLDER) / _name(place)
+    return get_user_file_path(KEPT_FOLDER) / _name(place)
 
 
 def _name(place: Place) -> str:

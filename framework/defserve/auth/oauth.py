@@ -60,7 +60,7 @@ class AuthDenial:
         return replace(self, **{name: getattr(self, name).replace(known, reached) for name in ("challenge", "text")})
 
 
-NO_BEARER_TOKEN: Final = "header: there is no token to read in Authorization"
+NO_BEARER_TOKEN_REASON: Final = "header: there is no token to read in Authorization"
 """Why a request with that header is refused, if its denial has no cause."""
 
 UNAVAILABLE_DENIAL = AuthDenial(
@@ -190,7 +190,7 @@ def check_oauth_url(url: str, what: str, *, query: bool = False) -> SplitResult:
     return parts
 
 
-def make_http_url(url: str) -> str:
+def convert_to_http_url(url: str) -> str:
     """The address at which one signs in to a server: that of a WebSocket with http(s), any other as it is."""
     scheme, mark, rest = url.partition("://")
     return f"{_HTTP.get(scheme.lower(), scheme)}{mark}{rest}"

@@ -158,7 +158,7 @@ PERMISSION_SCOPES: Final = {
     "AdminRead": "admin:read",
     "AdminWrite": "admin:write",
 }
-ANY: Final = "*"
+SCOPE_WILDCARD: Final = "*"
 SEES_ALL: Final = frozenset({PERMISSION_SCOPES["ToolsListAll"], PERMISSION_SCOPES["AdminRead"]})
 
 METRICS_SCOPES: Final = frozenset({PERMISSION_SCOPES["MetricsRead"], PERMISSION_SCOPES["AdminRead"]})
@@ -230,7 +230,7 @@ class ApiKeyPrincipal(Principal):
 
     def _may(self, permission: str, tool: str) -> bool:
         scope = PERMISSION_SCOPES[permission]
-        return not self.scopes.isdisjoint((scope.format(tool), scope.format(ANY)))
+        return not self.scopes.isdisjoint((scope.format(tool), scope.format(SCOPE_WILDCARD)))
 
 
 # -- Principals as JSON: who opened a session or made a call, for another process. Never a credential, nor its claims.

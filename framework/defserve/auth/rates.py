@@ -102,7 +102,7 @@ def _wait(rate: Rate, until_full: float, amount: int) -> float:
 # -- Bad tokens, counted by the address they come from. Only failures have to wait: a good token is always let in.
 
 
-class FailedTokens:
+class FailedTokenCounts:
     """How many bad tokens came from each address lately.
 
     An address that many callers share is not counted: this machine's own, and behind a trusted proxy every address

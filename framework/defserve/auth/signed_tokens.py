@@ -20,7 +20,7 @@ from defserve.auth.bearer_tokens import (
     ExplainingVerifier,
     TokenRefused,
     digest_token,
-    format_time,
+    format_utc_time,
     make_credential_name,
     quote_untrusted,
 )
@@ -29,8 +29,8 @@ from defserve.auth.issuers import (
     IssuerUnavailable,
     download_document,
     fetch_issuer_metadata,
-    get_endpoint_url,
     list_metadata_urls_openid_first,
+    require_endpoint_url,
 )
 from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim
 from defserve.auth.signing_keys import (
@@ -42,7 +42,7 @@ from defserve.auth.signing_keys import (
     check_algorithms,
     load_fixed_key,
 )
-from defserve.base.peer_bounds import ByteCache, truncate_text
+from defserve.base.peer_bounds import ByteBoundedCache, truncate_text
 from defserve.core import json_values
 from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.identity import ServerIdentity, make_server_store, parse_identity
@@ -92,8 +92,8 @@ class JWT(ExplainingVerifier):
         self.algorithms = check_algorithms(algorithms)
         _require_pyjwt()
         self._keys, self._denied, self._clock = self._source(key, jwks_url, fetch), denied, clock
-        self._good: ByteCache[VerifiedToken] = ByteCache(GOOD_BYTES)
-        self._bad: ByteCache[VerifiedToken] = ByteCache(BAD_BYTES)
+        self._good: ByteBoundedCache[VerifiedToken] = ByteBoundedCache(GOOD_BYTES)
+        self._bad: ByteBoundedCache[VerifiedToken] = ByteBoundedCache(BAD_BYTES)
 
     def _source(self, key: str | bytes | None, jwks_url: str | None, fetch: FetchUrl | None) -> FixedKey | KeySet:
         if key is not None and jwks_url is None:
@@ -245,9 +245,9 @@ class JWT(ExplainingVerifier):
             return f"{wrong[0]}: it is not a date"
         now = self._clock()
         if early := [name for name in ("nbf", "iat") if claims.get(name, now) > now + self.leeway]:
-            return f"{early[0]}: it is good from {format_time(claims[early[0]])}"
+            return f"{early[0]}: it is good from {format_utc_time(claims[early[0]])}"
         if now >= claims["exp"]:
-            return f"exp: it expired at {format_time(claims['exp'])}"
+            return f"exp: it expired at {format_utc_time(claims['exp'])}"
         if not isinstance(claims["sub"], str) or not is_token_principal_id(claims["sub"]):
             return "sub: it cannot be the name of a caller"
         return ""
@@ -391,7 +391,7 @@ async def _keys(issuer: str, fetch: FetchUrl, url: str) -> bytes:
 
 async def fetch_published_keys(issuer: str, fetch: FetchUrl) -> bytes:
     """The key set of an issuer. Its metadata is read anew each time, so it may move its keys."""
-    return await fetch(get_endpoint_url(await fetch_issuer_metadata(issuer, fetch), "jwks_uri"))
+    return await fetch(require_endpoint_url(await fetch_issuer_metadata(issuer, fetch), "jwks_uri"))
 
 
 # -- ID tokens (OpenID Connect Core §3.1.3.7): who has signed in, said to the application that asked.

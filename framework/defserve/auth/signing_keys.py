@@ -97,7 +97,7 @@ def load_fixed_key(key: str | bytes, algorithms: frozenset[str]) -> Verification
             fix=_find_pem_fix(raw),
         )
     material = _load_public_key(raw)
-    fits = fitting_algorithms(material) & algorithms
+    fits = find_fitting_algorithms(material) & algorithms
     if not fits:
         raise UsageError(
             f"the key of JWT(key=…) fits none of {', '.join(sorted(algorithms))}",
@@ -136,7 +136,7 @@ def _load_public_key(raw: bytes) -> PublicKeyTypes:
         raise UsageError(f"JWT(key=…) cannot be read: {error}", fix="give a PEM public key or certificate") from None
 
 
-def fitting_algorithms(material: PublicKeyTypes) -> frozenset[str]:
+def find_fitting_algorithms(material: PublicKeyTypes) -> frozenset[str]:
     """The algorithms of a public key; none for a key that is weak, of another type, or private."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -170,7 +170,7 @@ def parse_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> Verificatio
         material = PyJWK({name: value for name, value in jwk.items() if name != "alg"}).key
     except Exception:
         return None
-    fits = fitting_algorithms(material) & algorithms
+    fits = find_fitting_algorithms(material) & algorithms
     if "alg" in jwk:
         fits &= {str(jwk["alg"])}
     return VerificationKey(material, fits) if fits else None

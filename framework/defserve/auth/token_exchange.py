@@ -32,8 +32,8 @@ from defserve.auth.bearer_tokens import TokenRefused, digest_token
 from defserve.auth.issuers import HttpRequest, HttpResponse, IssuerUnavailable, SendHttpRequest, send_http_request
 from defserve.auth.oauth import check_oauth_url, encode_client_basic_auth, quote_header_value
 from defserve.auth.principals import Principal, parse_scopes
-from defserve.base.peer_bounds import ByteCache
-from defserve.base.secret_references import SecretText
+from defserve.base.peer_bounds import ByteBoundedCache
+from defserve.base.secret_references import SecretSetting
 from defserve.core.json_values import is_object
 from defserve.errors import StepUpRequired, ToolError, UsageError, did_you_mean, explain_arguments
 
@@ -94,14 +94,14 @@ class OnBehalfOf:
     """The issuer behind the endpoint, if it trusts `OAuthProxy(signing_key=…)`: it is shown a signed statement about
     the caller then, for this audience alone, and no token."""
     send: SendHttpRequest = field(default=send_http_request, repr=False)
-    credential: SecretText = field(init=False, repr=False, compare=False)
+    credential: SecretSetting = field(init=False, repr=False, compare=False)
     """The secret or the key, read when it is needed."""
 
     def __post_init__(self) -> None:
         check_oauth_url(self.token_endpoint, "the token endpoint of OnBehalfOf", query=True)
         given = self.client_secret or self.private_key
         text = given.decode() if isinstance(given, bytes) else given
-        object.__setattr__(self, "credential", SecretText(text, "OnBehalfOf(client_secret=…, private_key=…)"))
+        object.__setattr__(self, "credential", SecretSetting(text, "OnBehalfOf(client_secret=…, private_key=…)"))
         if bool(self.client_secret) == bool(self.private_key):
             raise UsageError(
                 "OnBehalfOf needs a client_secret or a private_key", fix="the issuer gives a secret, or takes a key"
@@ -240,7 +240,7 @@ CheckToken = Callable[[str], Awaitable[Principal]]
 FindSubjectToken = Callable[[Principal, str, OnBehalfOf], Awaitable[str | None]]
 
 
-class TokenExchanges:
+class TokenExchanger:
     """Gets tokens for the targets of one server. `check` is how a caller's token is checked, and `find_subject` what is
     shown to an issuer instead of it, if something is."""
 
@@ -252,8 +252,8 @@ class TokenExchanges:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.targets, self._check, self._find_subject, self._clock = dict(targets), check, find_subject, clock
-        self._shown: ByteCache[str] = ByteCache(KEPT_BYTES)
-        self._got: ByteCache[_Kept] = ByteCache(KEPT_BYTES)
+        self._shown: ByteBoundedCache[str] = ByteBoundedCache(KEPT_BYTES)
+        self._got: ByteBoundedCache[_Kept] = ByteBoundedCache(KEPT_BYTES)
 
     def remember_token(self, principal: Principal, token: str) -> None:
         """A caller has shown this token, and it is good."""
@@ -268,7 +268,7 @@ class TokenExchanges:
             )
         return target
 
-    async def get_token(self, principal: Principal, name: str, scopes: Sequence[str] | str = ()) -> str:
+    async def obtain_target_token(self, principal: Principal, name: str, scopes: Sequence[str] | str = ()) -> str:
         """A token of this caller for a target. Raises ToolError if there is none, StepUpRequired if a person has to do
         something first, UsageError for a target that was not declared."""
         target = self.find_target(name)
@@ -343,7 +343,7 @@ def _make_no_subject_error(name: str, target: OnBehalfOf) -> ToolError:
     )
 
 
-def check_targets(targets: Mapping[str, OnBehalfOf], *, can_sign: bool) -> None:
+def check_exchange_targets(targets: Mapping[str, OnBehalfOf], *, can_sign: bool) -> None:
     """Raises UsageError for a target that wants statements where nobody signs them."""
     for name, target in targets.items():
         if target.statement_audience and not can_sign:

@@ -96,7 +96,7 @@ def remove_hidden_characters(text: str, keep: str = "") -> str:
 # -- Finds characters that hide or reorder what a reader sees. Does not judge them.
 
 
-def describe_hidden_characters(text: str) -> Iterator[tuple[int, str]]:
+def iter_hidden_character_notes(text: str) -> Iterator[tuple[int, str]]:
     """Where `text` holds a character that hides, reorders or breaks it: (index, what it is), in order.
 
     Line breaks count, tabs do not. A caller that allows several lines skips them. A description reads

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 from defserve.base.peer_bounds import SUPPORTED_CONTENT_CODINGS, Decompressor
 
-WRITE_SECONDS = 30.0
+WRITE_TIMEOUT_SECONDS = 30.0
 MAX_UNREAD_BYTES: Final = 256 * 1024
 """Bytes of a body that wait for their reader. Then the server has to wait."""
 
@@ -71,13 +71,13 @@ class HttpConnection(asyncio.Protocol):
         left = transport.get_write_buffer_size()
         while self._clogged and response.head is None:
             try:
-                async with asyncio.timeout(WRITE_SECONDS):
+                async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
                     await response.wait_for_more()
             except TimeoutError:
                 before, left = left, transport.get_write_buffer_size()
                 if left >= before:
                     raise BrokenHttpConnection(
-                        f"the server took nothing of a request within {WRITE_SECONDS:g} s"
+                        f"the server took nothing of a request within {WRITE_TIMEOUT_SECONDS:g} s"
                     ) from None
 
     def abort(self) -> None:
@@ -191,11 +191,11 @@ class DirectResponse:
         """Whether the whole body has come and was read."""
         return self._ended and not self._parts
 
-    async def read_start(self, enough: int) -> bytes:
+    async def read_body_start(self, enough: int) -> bytes:
         """The body, or its start: reading stops once there are more than `enough` bytes. Raises Broken."""
         if self._ended and self._error is None and len(self._parts) <= 1 and "content-encoding" not in self.headers:
             return self._parts.popleft() if self._parts else b""
-        return await read_until_enough(self.iter_parts(), enough)
+        return await join_parts_until_enough(self.iter_parts(), enough)
 
     async def iter_parts(self) -> AsyncGenerator[bytes]:
         """The body, part by part. Raises Broken if it ends early."""
@@ -266,7 +266,7 @@ def _make_decompressor(coding: str) -> Decompressor:
     return Decompressor(coding)
 
 
-async def read_until_enough(parts: AsyncGenerator[bytes], enough: int) -> bytes:
+async def join_parts_until_enough(parts: AsyncGenerator[bytes], enough: int) -> bytes:
     """The parts together, until there are more than `enough` bytes."""
     body = bytearray()
     async for part in parts:
@@ -283,7 +283,7 @@ class BrokenHttpConnection(Exception):
     """The connection failed, or what came on it is not HTTP."""
 
 
-class NoHttpConnection(BrokenHttpConnection):
+class HttpConnectFailed(BrokenHttpConnection):
     """No connection was made, so nothing was sent."""
 
 
@@ -333,7 +333,7 @@ def parse_head(data: bytes) -> ResponseHead:
     return ResponseHead(int(status[2]), status[3] or "", headers, int(status[1]))
 
 
-def encode_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+def encode_request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
     """The head of a request. Raises ValueError for a header that HTTP cannot carry."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     # One line ending for each header, and nothing else that ends a line or cannot be seen.

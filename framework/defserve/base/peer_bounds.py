@@ -36,7 +36,7 @@ def cache_short_texts(entries: int, longest: int = 256) -> Callable[[Callable[P,
     return decorate
 
 
-class ByteCache(Generic[T]):
+class ByteBoundedCache(Generic[T]):
     """Values up to `most` bytes in all, as their sizes are given. The oldest make room. One that would take more than
     a quarter of the room is not kept."""
 
@@ -81,7 +81,7 @@ AROUND_CONTAINER: Final = 64
 AROUND_VALUE: Final = 16
 
 
-def estimate_decoded_bytes(text: bytes) -> int:
+def estimate_parsed_json_bytes(text: bytes) -> int:
     """About how many bytes a decoded JSON text takes: an empty array is two characters, and 30 times as much in memory.
 
     Brackets and commas in strings count as well, so it is rather too much than too little.
@@ -95,9 +95,9 @@ def estimate_value_bytes(value: Any) -> int:
     from pydantic_core import to_json
 
     try:
-        return estimate_decoded_bytes(to_json(value, fallback=repr, inf_nan_mode="null"))
+        return estimate_parsed_json_bytes(to_json(value, fallback=repr, inf_nan_mode="null"))
     except ValueError:  # a lone surrogate, or too deep
-        return estimate_decoded_bytes(repr(value).encode("utf-8", "replace"))
+        return estimate_parsed_json_bytes(repr(value).encode("utf-8", "replace"))
 
 
 class RecentItems(deque[T]):

@@ -25,15 +25,15 @@ LIBRARIES: Final = frozenset(
 _STANDARD: Final = sys.stdlib_module_names - {"test"}  # nobody imports Python's own tests
 
 
-def add_import_folder(folder: str) -> None:
+def add_author_import_folder(folder: str) -> None:
     """Let authors import what lies in a folder, as `python folder/server.py` does, and nobody else."""
     path = os.path.abspath(folder)
     if path not in sys.path and not (path == os.getcwd() and "" in sys.path):
         sys.path.insert(0, path)
-    hide_import_folder(path)
+    hide_folder_from_libraries(path)
 
 
-def hide_import_folder(folder: str) -> None:
+def hide_folder_from_libraries(folder: str) -> None:
     """Keep libraries from importing what lies in a folder of the search path in the place of something installed."""
     finder = next((each for each in sys.meta_path if isinstance(each, _AuthorsFolders)), None)
     if finder is None:

@@ -139,7 +139,7 @@ class _Reading(NamedTuple):
     until: float
 
 
-class SecretText:
+class SecretSetting:
     """A secret as a setting gives it: the text itself, or a reference that is read when the secret is needed.
 
     Raises UsageError for a reference that can never be read. `what` is what messages call it.
@@ -154,7 +154,7 @@ class SecretText:
             self._reader = reader or SecretReader()
 
     def __repr__(self) -> str:
-        return "SecretText(…)"
+        return "SecretSetting(…)"
 
     def read_secret(self) -> str:
         """The secret, as it is now. A program is waited for. Raises UsageError."""
@@ -169,9 +169,9 @@ class SecretText:
         return await to_thread.run_sync(self.read_secret)
 
 
-def read_setting(text: str, what: str) -> str:
+def read_secret_setting(text: str, what: str) -> str:
     """The secret that a setting means, read once. Raises UsageError."""
-    return SecretText(text, what).read_secret()
+    return SecretSetting(text, what).read_secret()
 
 
 # -- Files and programs.

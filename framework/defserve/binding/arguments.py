@@ -19,8 +19,8 @@ from pydantic_core.core_schema import CoreSchema
 from defserve.binding import core_schemas
 from defserve.binding.core_schemas import (
     iter_schema_patterns,
-    make_argument_schema,
-    make_argument_validator,
+    make_bounded_argument_schema,
+    make_bounded_argument_validator,
     make_bounded_schema,
     make_bounded_validator,
     make_fail_fast_schema,
@@ -31,7 +31,7 @@ from defserve.binding.json_schemas import (
     find_json_types,
     make_object_schema,
     make_portable_schema,
-    narrow_schema,
+    narrow_schema_to_dialect,
 )
 from defserve.binding.signature import can_be_none, format_annotation, get_class
 from defserve.core.json_values import JsonSchema, find_limit_violation, is_array, is_object
@@ -113,7 +113,9 @@ class AnnotationSchemas:
         """As `stopping`, but every error is collected. Made when first needed, to say all that is wrong."""
         made = self._adapter
         return (
-            make_argument_schema(self.core) if made is None else _make_validator_schema(make_argument_validator(made))
+            make_bounded_argument_schema(self.core)
+            if made is None
+            else _make_validator_schema(make_bounded_argument_validator(made))
         )
 
     def _describe_schema(self, mode: Any) -> JsonSchema:
@@ -253,7 +255,7 @@ class ArgumentsSchema:
             self._published = (
                 self.schema if is_exact else self._make_schema([made.portable for made in self._fragments])
             )
-        return self._published if dialect is None else narrow_schema(self._published, dialect)
+        return self._published if dialect is None else narrow_schema_to_dialect(self._published, dialect)
 
     def _make_schema(self, schemas: list[JsonSchema]) -> JsonSchema:
         properties = {

@@ -38,7 +38,7 @@ _PLAIN: dict[Any, Built] = {
 }
 
 # The concrete type that a function gets for an abstract container.
-CONCRETE_TYPES: dict[Any, Any] = {
+ABSTRACT_TO_CONCRETE_TYPES: dict[Any, Any] = {
     abc.Iterable: list,
     abc.Collection: list,
     abc.Sequence: list,
@@ -115,7 +115,7 @@ def _build(annotation: Any) -> Built:
 
 def _concrete(origin: Any) -> Any:
     try:
-        return CONCRETE_TYPES.get(origin, origin)
+        return ABSTRACT_TO_CONCRETE_TYPES.get(origin, origin)
     except TypeError:
         return origin
 
@@ -324,16 +324,16 @@ def make_bounded_validator(adapter: TypeAdapter[Any]) -> Any:
     return _build_validator(adapter, make_bounded_schema(adapter.core_schema))
 
 
-def make_argument_schema(schema: CoreSchema) -> CoreSchema:
+def make_bounded_argument_schema(schema: CoreSchema) -> CoreSchema:
     """As `make_bounded_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
     return cast(CoreSchema, _apply_limits(schema, _limit_text_length, _limit_hashed_items))
 
 
-def make_argument_validator(adapter: TypeAdapter[Any]) -> Any:
+def make_bounded_argument_validator(adapter: TypeAdapter[Any]) -> Any:
     """The adapter's own validator, bounded like a schema of arguments."""
     if type(adapter.validator) is not SchemaValidator:
         return adapter.validator
-    return _build_validator(adapter, make_argument_schema(adapter.core_schema))
+    return _build_validator(adapter, make_bounded_argument_schema(adapter.core_schema))
 
 
 def _build_validator(adapter: TypeAdapter[Any], schema: CoreSchema) -> Any:

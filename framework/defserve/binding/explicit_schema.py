@@ -17,14 +17,14 @@ from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, cast
 
-from defserve.binding.json_schemas import ensure_properties, rebuild_schema, walk_schema
+from defserve.binding.json_schemas import ensure_properties, transform_subschemas, walk_schema
 from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, find_pattern_problem
 from defserve.binding.problems import (
     describe_json_type,
-    describe_unknown_name,
+    describe_unknown_argument,
     format_alternatives,
     format_count,
-    format_value,
+    format_short_json,
     format_value_path,
     is_secret_path,
 )
@@ -117,7 +117,7 @@ class ExplicitArgumentsSchema:
         """The keyword arguments. Raises BadArguments with one problem for each field."""
         given = {} if given is None else given
         if not isinstance(given, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise BadArguments((Problem("", f"arguments must be an object, got {format_value(given)}"),))
+            raise BadArguments((Problem("", f"arguments must be an object, got {format_short_json(given)}"),))
         try:
             with _limit_steps(given):
                 problems = self._problems(given)
@@ -142,7 +142,7 @@ class ExplicitArgumentsSchema:
         problems: dict[Problem, None] = {}
         if self._names is not None:
             unknown = islice((name for name in given if name not in self._names), MAX_PROBLEMS)
-            problems |= {describe_unknown_name((), name, self._names): None for name in unknown}
+            problems |= {describe_unknown_argument((), name, self._names): None for name in unknown}
         for error in self._validator.iter_errors(given):
             for problem in _to_problems(error, self.schema):
                 problems[problem] = None
@@ -154,12 +154,12 @@ class ExplicitArgumentsSchema:
 def is_valid_instance(value: Any, schema: JsonSchema) -> bool:
     """Whether a value fits a schema. False as well if the schema cannot be used, or takes too many steps."""
     try:
-        return not find_schema_errors(value, schema, 1)
+        return not find_instance_errors(value, schema, 1)
     except Exception:
         return False
 
 
-def find_schema_errors(value: Any, schema: JsonSchema, most: int, *, with_formats: bool = False) -> list[Any]:
+def find_instance_errors(value: Any, schema: JsonSchema, most: int, *, with_formats: bool = False) -> list[Any]:
     """The first errors of a value under a schema that anybody may have written.
 
     A pattern that cannot be run is not enforced. Raises whatever jsonschema raises for a schema that is none, and for
@@ -180,7 +180,7 @@ def _enforceable(schema: JsonSchema) -> JsonSchema:
         return schema
 
     def change(inner: JsonSchema) -> JsonSchema:
-        made = rebuild_schema(inner, change)
+        made = transform_subschemas(inner, change)
         made.pop("unevaluatedProperties", None)
         return made
 
@@ -320,7 +320,7 @@ def _extend_validator(kind: Any) -> Any:
             return  # which is an error of its own
         try:
             if _matches(wanted, value) is False:
-                yield jsonschema.ValidationError(f"{format_value(value)} does not match {wanted!r}")
+                yield jsonschema.ValidationError(f"{format_short_json(value)} does not match {wanted!r}")
         except TextTooLong as error:
             yield jsonschema.ValidationError(str(error))
 
@@ -341,7 +341,9 @@ def _extend_validator(kind: Any) -> Any:
             for name in extras:
                 yield from validator.descend(value[name], option, path=name)
         elif extras and not option:
-            yield jsonschema.ValidationError(f"unknown fields: {', '.join(map(format_value, extras[:MAX_PROBLEMS]))}")
+            yield jsonschema.ValidationError(
+                f"unknown fields: {', '.join(map(format_short_json, extras[:MAX_PROBLEMS]))}"
+            )
 
     def unique_items(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
         if not wanted or not validator.is_type(value, "array"):
@@ -390,7 +392,7 @@ def _check_unevaluated(kind: str, validator: Any, option: Any, value: Any, schem
         return
     rest = Evaluated(value).rest(validator, schema)
     if option is False and rest:
-        yield ValidationError(f"not allowed: {', '.join(map(format_value, rest[:MAX_PROBLEMS]))}")
+        yield ValidationError(f"not allowed: {', '.join(map(format_short_json, rest[:MAX_PROBLEMS]))}")
     elif is_object(option):
         for step in rest:
             yield from validator.descend(value[step], option, path=step)
@@ -503,8 +505,8 @@ def _resolve(node: JsonSchema, resolver: Any, wrong: _Wrong) -> None:
 
 _PHRASES: dict[str, Callable[[Any], str]] = {
     "type": lambda wanted: f"expected {format_alternatives(as_list(wanted))}",
-    "enum": lambda wanted: f"expected {format_alternatives(map(format_value, wanted))}",
-    "const": lambda wanted: f"expected {format_value(wanted)}",
+    "enum": lambda wanted: f"expected {format_alternatives(map(format_short_json, wanted))}",
+    "const": lambda wanted: f"expected {format_short_json(wanted)}",
     "minimum": lambda wanted: f"must be at least {wanted}",
     "maximum": lambda wanted: f"must be at most {wanted}",
     "exclusiveMinimum": lambda wanted: f"must be greater than {wanted}",
@@ -529,8 +531,8 @@ def _to_problems(error: Any, schema: JsonSchema) -> list[Problem]:
     if keyword in ("additionalProperties", "unevaluatedProperties") and is_object(value) and wanted is False:
         known = error.schema.get("properties", {})
         unknown = list(islice((name for name in value if name not in known), MAX_PROBLEMS))
-        return [describe_unknown_name(path, name, known) for name in unknown]
-    got = describe_json_type(value) if is_secret_path(schema, path) else format_value(value)
+        return [describe_unknown_argument(path, name, known) for name in unknown]
+    got = describe_json_type(value) if is_secret_path(schema, path) else format_short_json(value)
     if keyword in ("anyOf", "oneOf") and error.context:
         return _of_union(error, schema, path, got)
     phrase = _PHRASES.get(keyword)

@@ -76,7 +76,7 @@ def find_json_types(schema: JsonSchema) -> set[str]:
     return {kind for each in types for kind in as_list(each)}
 
 
-def rebuild_schema(schema: JsonSchema, change: Callable[[JsonSchema], JsonSchema]) -> JsonSchema:
+def transform_subschemas(schema: JsonSchema, change: Callable[[JsonSchema], JsonSchema]) -> JsonSchema:
     """A copy in which `change` has been applied to every schema inside."""
 
     def change_item(item: Any) -> Any:
@@ -135,7 +135,7 @@ def hoist_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
             number += 1
 
     def rename_refs(here: JsonSchema) -> JsonSchema:
-        made = rebuild_schema(here, rename_refs)
+        made = transform_subschemas(here, rename_refs)
         target = _target(here)
         if target in names:
             made["$ref"] = _PREFIX + names[target]
@@ -161,7 +161,7 @@ def inline_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
         if target in once and siblings.keys() <= _DESCRIBING:
             inlined_names.add(target)
             return inline_refs(defs[target]) | siblings
-        return rebuild_schema(here, inline_refs)
+        return transform_subschemas(here, inline_refs)
 
     inlined_names: set[str] = set()
     made = inline_refs(schema)
@@ -236,7 +236,7 @@ def make_portable_schema(schema: JsonSchema) -> JsonSchema:
     return _simplify_schema(compact)
 
 
-def move_root_combiners(schema: JsonSchema) -> JsonSchema:
+def move_combiners_to_description(schema: JsonSchema) -> JsonSchema:
     """An object schema without combiners at its root, where clients refuse them. Its description has them instead."""
     combiners = {name: schema[name] for name in _COMBINERS if name in schema}
     if not combiners or schema.get("type") != "object":
@@ -265,7 +265,7 @@ class _Inliner:
             raise _TooLarge
         target = _target(schema)
         if target is None or target not in self._defs:
-            return _simplify_node(rebuild_schema(schema, self._inline))
+            return _simplify_node(transform_subschemas(schema, self._inline))
         if self._open[target] == self._depth:
             made = make_open_schema(self._defs[target], self._defs)
         else:
@@ -292,7 +292,7 @@ def make_open_schema(definition: JsonSchema, defs: dict[str, JsonSchema]) -> Jso
 
 
 def _simplify_schema(schema: JsonSchema) -> JsonSchema:
-    return _simplify_node(rebuild_schema(schema, _simplify_schema))
+    return _simplify_node(transform_subschemas(schema, _simplify_schema))
 
 
 def _simplify_node(schema: JsonSchema) -> JsonSchema:
@@ -411,7 +411,7 @@ SCHEMA_DIALECTS: Final[dict[str, SchemaDialect]] = {
 }
 
 
-def narrow_schema(schema: JsonSchema, name: str) -> JsonSchema:
+def narrow_schema_to_dialect(schema: JsonSchema, name: str) -> JsonSchema:
     """A portable schema in a narrower dialect of the table."""
     dialect, defs = SCHEMA_DIALECTS[name], schema.get("$defs", {})
 
@@ -419,7 +419,7 @@ def narrow_schema(schema: JsonSchema, name: str) -> JsonSchema:
         if (target := _target(here)) is not None and target in defs:
             siblings = {key: value for key, value in here.items() if key in _DESCRIBING}
             return narrow(make_open_schema(defs[target], defs) | siblings)
-        made = _bound_inclusively(rebuild_schema(here, narrow))
+        made = _bound_inclusively(transform_subschemas(here, narrow))
         if "enum" in made and made.get("type") != "string":
             values = to_json(made.pop("enum")).decode()
             made = _describe_more(made, f"One of {values}")

@@ -79,7 +79,7 @@ def compile_pattern(pattern: str) -> LinearPattern:
     return LinearPattern(pattern, translated.size, matches)
 
 
-def search_pattern(pattern: str, text: str) -> bool:
+def is_pattern_found(pattern: str, text: str) -> bool:
     """Whether a pattern of JSON Schema is found in a text. Raises PatternProblem and TextTooLong."""
     return compile_pattern(pattern).search(text)
 

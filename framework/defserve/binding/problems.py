@@ -79,9 +79,9 @@ def _problem(error: _Error, schema: JsonSchema) -> Problem:
     if error.type == "extra_forbidden":
         *outer, name = error.path
         known = [field for each in _reach(schema, outer) for field in each.get("properties", {})]
-        return describe_unknown_name(tuple(outer), str(name), known)
+        return describe_unknown_argument(tuple(outer), str(name), known)
     if error.type == "dict_type" and not error.path:
-        return Problem("", f"arguments must be an object, got {format_value(error.value)}")
+        return Problem("", f"arguments must be an object, got {format_short_json(error.value)}")
     path = error.path
     if error.type.startswith("union_tag_"):
         tag = str(error.context.get("discriminator", "")).strip("'")
@@ -97,7 +97,7 @@ def _reason(error: _Error, secret: bool) -> str:
         return "missing"
     if error.type in ("value_error", "assertion_error"):
         return " ".join(str(error.context.get("error") or error.message).split())
-    got = describe_json_type(error.value) if secret else format_value(error.value)
+    got = describe_json_type(error.value) if secret else format_short_json(error.value)
     error.context["asked"] = "" if secret else str(error.value)[:SHOWN]
     if error.type in ("too_short", "too_long"):
         got = str(error.context.get("actual_length"))
@@ -238,11 +238,11 @@ def format_value_path(path: Sequence[str | int]) -> str:
         elif step.replace("-", "_").isidentifier() and len(step) <= 2 * SHOWN:
             text += f".{step}" if text else step
         else:
-            text += f"[{format_value(step)}]"
+            text += f"[{format_short_json(step)}]"
     return text
 
 
-def format_value(value: Any) -> str:
+def format_short_json(value: Any) -> str:
     """A value as JSON, cut to about forty characters."""
     # Only the beginning is encoded: a value may be megabytes.
     if isinstance(value, str) or is_array(value):
@@ -262,7 +262,7 @@ def describe_json_type(value: Any) -> str:
     return next((name for kind, name in _KINDS if isinstance(value, kind)), "something else")
 
 
-def describe_unknown_name(outer: tuple[str | int, ...], name: str, known: Iterable[str]) -> Problem:
+def describe_unknown_argument(outer: tuple[str | int, ...], name: str, known: Iterable[str]) -> Problem:
     """`unknown argument "limt"; did you mean "limit"?`, or inside of an argument, `order.qt: unknown field; …`."""
     names = list(known)
     if close := find_nearest_names(name, names):
@@ -275,7 +275,7 @@ def describe_unknown_name(outer: tuple[str | int, ...], name: str, known: Iterab
         rest = f"; {shown if names else 'there are none'}"
     if outer:
         return Problem(format_value_path((*outer, name)), f"unknown field{rest}")
-    return Problem("", f"unknown argument {format_value(name)}{rest}")
+    return Problem("", f"unknown argument {format_short_json(name)}{rest}")
 
 
 def _format_choices(text: str, asked: str) -> str:

@@ -17,8 +17,14 @@ from pydantic_core import PydanticSerializationError, ValidationError
 
 from defserve.binding.arguments import AnnotationSchemas, get_annotation_schemas, make_annotation_error
 from defserve.binding.content import Audio, ContentPart, Embedded, File, Image, Link, Text, ToolResult
-from defserve.binding.core_schemas import CONCRETE_TYPES
-from defserve.binding.json_schemas import find_json_types, move_root_combiners, narrow_schema, walk_graph, walk_schema
+from defserve.binding.core_schemas import ABSTRACT_TO_CONCRETE_TYPES
+from defserve.binding.json_schemas import (
+    find_json_types,
+    move_combiners_to_description,
+    narrow_schema_to_dialect,
+    walk_graph,
+    walk_schema,
+)
 from defserve.binding.signature import format_annotation, list_union_members, split_annotated
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, replace_surrogates
 from defserve.errors import UsageError
@@ -63,8 +69,10 @@ class ResultPacker:
         if self._fragment is None or self._is_scalar:
             return None
         if self._published is None:
-            self._published = self.wrap_schema(move_root_combiners(self._list_yielded(self._fragment.portable_output)))
-        return self._published if dialect is None else narrow_schema(self._published, dialect)
+            self._published = self.wrap_schema(
+                move_combiners_to_description(self._list_yielded(self._fragment.portable_output))
+            )
+        return self._published if dialect is None else narrow_schema_to_dialect(self._published, dialect)
 
     def wrap_schema(self, schema: JsonSchema) -> JsonSchema:
         """The schema of what is sent for this one: wrapped where the content is."""
@@ -95,7 +103,7 @@ class ResultPacker:
         return {"type": "array", "items": items} | ({"$defs": output["$defs"]} if "$defs" in output else {})
 
     @property
-    def scalar_schema(self) -> JsonSchema | None:
+    def bare_scalar_schema(self) -> JsonSchema | None:
         """The JSON Schema for decoding the text of a bare scalar; None for everything else.
 
         A union of strings and other scalars has none, because its text does not tell them apart.
@@ -177,7 +185,7 @@ class _Planner:
         if annotation is Parameter.empty or inner in (Any, object):
             return
         origin, args = get_origin(inner) or inner, get_args(inner)
-        concrete = CONCRETE_TYPES.get(origin, origin)
+        concrete = ABSTRACT_TO_CONCRETE_TYPES.get(origin, origin)
         is_many = concrete in (list, tuple, set, frozenset)
         each = (format_annotation(args[0]) if args else "Any") if is_many else format_annotation(annotation)
         raise self.wrong(
@@ -263,7 +271,7 @@ def _only_content(annotation: Any) -> bool:
 
 def _is_sequence(annotation: Any) -> bool:
     origin = get_origin(annotation)
-    return origin is not None and CONCRETE_TYPES.get(origin, origin) in (list, tuple)
+    return origin is not None and ABSTRACT_TO_CONCRETE_TYPES.get(origin, origin) in (list, tuple)
 
 
 __all__ = [

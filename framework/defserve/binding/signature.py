@@ -598,7 +598,7 @@ class OptionRule:
         self.fits, self.fix, self.is_secret = fits, fix, is_secret
 
 
-def make_choice_rule(*choices: Any) -> OptionRule:
+def make_choice_option_rule(*choices: Any) -> OptionRule:
     def is_choice(value: Any) -> bool:
         # By identity: 1 equals True.
         return any(value is choice or (choice.__class__ is str and value == choice) for choice in choices)
@@ -610,9 +610,11 @@ def is_list_like(value: Any) -> bool:
     return not isinstance(value, str) and hasattr(value, "__iter__")
 
 
-TEXT_RULE: Final = OptionRule(lambda value: isinstance(value, str), lambda name, value: f'write {name}="{value}"')
-LIST_RULE: Final = OptionRule(is_list_like, lambda name, value: f"write {name}=[{value!r}]")
-OBJECT_RULE: Final = OptionRule(is_mapping, lambda name, value: f'write {name}={{"…": …}}')
+TEXT_OPTION_RULE: Final = OptionRule(
+    lambda value: isinstance(value, str), lambda name, value: f'write {name}="{value}"'
+)
+LIST_OPTION_RULE: Final = OptionRule(is_list_like, lambda name, value: f"write {name}=[{value!r}]")
+OBJECT_OPTION_RULE: Final = OptionRule(is_mapping, lambda name, value: f'write {name}={{"…": …}}')
 
 
 def find_invalid_option(given: Mapping[str, Any], rules: Mapping[str, OptionRule]) -> tuple[str, str] | None:

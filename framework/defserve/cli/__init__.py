@@ -216,9 +216,9 @@ def _is_verbose(argv: list[str]) -> bool:
 
 def _show_traceback(error: BaseException) -> None:
     """Print where an author's code went wrong. An error of the command line alone has no such place."""
-    from defserve.tooling.loading import author_line
+    from defserve.tooling.loading import find_author_line
 
-    if author_line(error):
+    if find_author_line(error):
         from traceback import print_exception
 
         print_exception(error)
@@ -226,9 +226,9 @@ def _show_traceback(error: BaseException) -> None:
 
 def _about_a_file(error: OSError) -> int:
     """Tell of a file that no command has thought of. An author's code keeps its traceback."""
-    from defserve.tooling.loading import author_line
+    from defserve.tooling.loading import find_author_line
 
-    if author_line(error):
+    if find_author_line(error):
         raise error
     fix = "check that it is there, and that you may read and write it"
     return print_error(f"cannot use {error.filename}: {error.strerror}\n  fix: {fix}", EXIT_FAILURE)

@@ -47,7 +47,7 @@ INLINE_MARK: Final = re.compile(r"\*\*[^\s*][^*\n]*\*\*|\[[^\]\n]+\]\(\S+\)")
 TYPES: Final = frozenset(("text", "resource", "resource_link", *MEDIA))
 
 
-def is_content(value: Any) -> bool:
+def is_content_list(value: Any) -> bool:
     """Whether a value is a list of content blocks."""
     return is_array(value) and bool(value) and all(is_object(each) and each.get("type") in TYPES for each in value)
 
@@ -203,7 +203,7 @@ TOKEN_COST_NOTES: Final = {False: "in every request", True: "if all are listed; 
 """When a list of tools costs its tokens, by whether the tools are searched."""
 
 
-def item_lines(item: dict[str, Any], *more: StyledText) -> Iterator[StyledLine]:
+def format_item_lines(item: dict[str, Any], *more: StyledText) -> Iterator[StyledLine]:
     """An item for a terminal: its signature, and the first line of its description."""
     yield StyledLine("  ", *signature_parts(item), *more, hang=4)
     if about := get_first_description_line(item):
@@ -243,7 +243,7 @@ def _parameters(schema: dict[str, Any]) -> Iterator[list[StyledText]]:
             yield shown if name in required else [*shown, " = …"]
 
 
-def object_example(name: str, schema: Any, root: dict[str, Any]) -> str:
+def format_object_example(name: str, schema: Any, root: dict[str, Any]) -> str:
     """`place:='{"street": …}'`, with the fields that an object needs; empty for anything else."""
     found = schema if is_object(schema) else {}
     if str(found.get("$ref")).startswith(DEFINITIONS):

@@ -18,10 +18,10 @@ from typing import Any, Final, TypeAlias
 from defserve.base.redaction import escape_unprintable
 from defserve.cli.exits import EXIT_FAILURE, EXIT_OK
 from defserve.cli.parser import JSON_LINES_FLAG, CommandArgument, CommandParser, parse_positive_int
-from defserve.cli.screen import show_each
+from defserve.cli.screen import show_block_stream
 from defserve.cli.screen_blocks import JsonBlock, StyledText, Table, style_state
 from defserve.core.json_values import is_object
-from defserve.kernel.control import KERNEL_VERBS, VERB_GROUPS, KernelVerb, ask_kernel, locate_kernel
+from defserve.kernel.control import KERNEL_VERBS, VERB_GROUPS, KernelVerb, ask_kernel, locate_running_kernel_file
 
 CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
 
@@ -286,13 +286,15 @@ def run_kernel_verb(word: str, argv: list[str]) -> int:
     failed = list[Any]()
 
     def answers() -> Iterator[Any]:
-        for answer in ask_kernel(locate_kernel(options.config), {"verb": name, **fields}, options.pid):
+        for answer in ask_kernel(locate_running_kernel_file(options.config), {"verb": name, **fields}, options.pid):
             if is_object(answer) and answer.get("ok") is False:
                 failed.append(answer)
             yield answer
 
     is_json = options.json or name not in SHOWN_BY
-    show_each((JsonBlock(answer, compact=True) for answer in answers()) if is_json else SHOWN_BY[name](answers()))
+    show_block_stream(
+        (JsonBlock(answer, compact=True) for answer in answers()) if is_json else SHOWN_BY[name](answers())
+    )
     return EXIT_FAILURE if failed else EXIT_OK
 
 

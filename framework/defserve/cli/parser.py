@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from defserve.cli.exits import EXIT_FAILURE
-from defserve.server.command_line import CommandLineParser
+from defserve.server.command_line import FixReportingParser
 
 DESCRIBE_ARGUMENT: Final = "\0describe"
 """No command line can contain it. Given as the only argument, it asks for the parser itself."""
 
 
-class ParserDescription(Exception):
+class ParserDescriptionRequested(Exception):
     """Raised instead of parsing, with the parser to be read."""
 
     def __init__(self, parser: CommandParser) -> None:
@@ -44,7 +44,7 @@ RESULT_JSON_FLAG: Final = make_flag("--json", help="print the result as JSON")
 JSON_LINES_FLAG: Final = make_flag("--json", help="print JSON, one object per line")
 
 
-class CommandParser(CommandLineParser):
+class CommandParser(FixReportingParser):
     """The parser of one command."""
 
     example = "http://127.0.0.1:8000/mcp"
@@ -118,7 +118,7 @@ class CommandParser(CommandLineParser):
     def _unless_described(self, args: Iterable[str] | None) -> list[str] | None:
         words = None if args is None else list(args)
         if words == [DESCRIBE_ARGUMENT]:
-            raise ParserDescription(self)
+            raise ParserDescriptionRequested(self)
         return words
 
 

@@ -39,7 +39,7 @@ def show_stdout(*blocks: ScreenBlock) -> None:
     _print(sys.stdout, blocks)
 
 
-def show_each(blocks: Table | Iterable[ScreenBlock]) -> None:
+def show_block_stream(blocks: Table | Iterable[ScreenBlock]) -> None:
     """Print blocks to stdout as they come. A table is one block."""
     for block in (blocks,) if isinstance(blocks, Table) else blocks:
         show_stdout(block)
@@ -51,7 +51,7 @@ def show_stderr(*blocks: ScreenBlock) -> None:
     _print(sys.stderr, blocks)
 
 
-def show_prompt(line: StyledLine) -> None:
+def show_input_prompt(line: StyledLine) -> None:
     """Print to stderr without a line end: what is typed follows."""
     if can_draw(sys.stderr):
         from rich.text import Text
@@ -279,20 +279,20 @@ def show_start_at_terminal(server: Any) -> None:
 def format_server_start(server: Any, address: str) -> Iterator[StyledLine]:
     """The start of a server of this process."""
     from defserve.errors import PeerError
-    from defserve.tooling.lint.definitions import count_definition_tokens
+    from defserve.tooling.lint.definitions import estimate_definition_tokens
     from defserve.tooling.listing import server_listing
 
     try:
         listed = server_listing(server.composition)
     except PeerError:  # it refuses to list for a stranger
         listed = None
-    tokens = sum(map(count_definition_tokens, listed.tools)) if listed is not None else 0
-    facts = [format_tools(len(listed.tools), tokens)] if listed is not None else []
+    tokens = sum(map(estimate_definition_tokens, listed.tools)) if listed is not None else 0
+    facts = [format_tool_count(len(listed.tools), tokens)] if listed is not None else []
     version = str(listed.info.get("version") or "") if listed is not None else ""
-    yield from format_start(server.name, version, "Ctrl-C ends it", [*facts, format_fact("address", address)])
+    yield from format_start_banner(server.name, version, "Ctrl-C ends it", [*facts, format_fact("address", address)])
 
 
-def format_start(name: str, version: str, note: str, facts: Iterable[StyledLine]) -> Iterator[StyledLine]:
+def format_start_banner(name: str, version: str, note: str, facts: Iterable[StyledLine]) -> Iterator[StyledLine]:
     """The name with a note beside it, and facts below."""
     yield StyledLine()
     yield StyledLine("  ", (name, "title"), f" {version}" if version else "", (f"  {note}", "faint"))
@@ -301,7 +301,7 @@ def format_start(name: str, version: str, note: str, facts: Iterable[StyledLine]
     yield StyledLine()
 
 
-def format_tools(number: int, tokens: int) -> StyledLine:
+def format_tool_count(number: int, tokens: int) -> StyledLine:
     return format_fact("tools", f"{number:,}", f", about {tokens:,} tokens in every request")
 
 

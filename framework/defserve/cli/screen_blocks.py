@@ -25,7 +25,7 @@ def get_plain_text(part: StyledText) -> str:
     return part[0] if isinstance(part, tuple) else part
 
 
-def measure_text(text: str) -> int:
+def measure_text_width(text: str) -> int:
     """The columns that a text takes: characters of East Asia and emoji take two, marks upon others none."""
     if text.isascii():
         return len(text)
@@ -76,9 +76,9 @@ class Table:
     def __iter__(self) -> Iterator[str]:
         """The plain lines, as wide as they need to be."""
         cells = [list(self.head), *([text for text, _ in row] for row in self.rows)]
-        widths = [max(map(measure_text, column)) for column in zip(*cells, strict=True)]
+        widths = [max(map(measure_text_width, column)) for column in zip(*cells, strict=True)]
         for row in cells:
-            padded = (cell + " " * (width - measure_text(cell)) for cell, width in zip(row, widths, strict=True))
+            padded = (cell + " " * (width - measure_text_width(cell)) for cell, width in zip(row, widths, strict=True))
             yield "  ".join(padded).rstrip()
 
 

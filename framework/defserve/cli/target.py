@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from defserve.base.search_path import add_import_folder
+from defserve.base.search_path import add_author_import_folder
 from defserve.client.targets import (
     find_installed_servers,
     is_code_target,
@@ -22,7 +22,7 @@ from defserve.client.targets import (
 )
 from defserve.errors import PeerGone, UsageError, did_you_mean
 from defserve.tooling import loading
-from defserve.tooling.loading import load_quietly
+from defserve.tooling.loading import load_without_serving
 
 if TYPE_CHECKING:
     from defserve.tooling.client_settings import ConfiguredServer
@@ -34,7 +34,7 @@ TARGET_FORMS_HELP: Final = (
 COMMAND_HELP: Final = "`-- command args` at the end"
 TARGET_HELP: Final = f"{TARGET_FORMS_HELP}; or nothing, in a project with one server or with {COMMAND_HELP}"
 
-NAME_ONE: Final = "name a file (server.py), an address, or a server of .mcp.json; --help shows every way"
+NAME_SERVER_FIX: Final = "name a file (server.py), an address, or a server of .mcp.json; --help shows every way"
 
 
 class ServerTarget(NamedTuple):
@@ -62,7 +62,7 @@ def redirect_stdout_to_stderr() -> AbstractContextManager[Any]:
     return redirect_stdout(sys.stderr)
 
 
-def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
+def split_server_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
     """The arguments before `--`, and the command after it; None without `--`."""
     if "--" not in argv:
         return list(argv), None
@@ -85,7 +85,7 @@ def resolve_target(
         return ServerTarget(load_package(module)) if is_loaded else ServerTarget(code=module, is_package=True)
     if not words:
         if (found := find_project_target()) is None:
-            raise UsageError("no server is given", fix=NAME_ONE)
+            raise UsageError("no server is given", fix=NAME_SERVER_FIX)
         return _make_code_target(found, is_loaded)
     named = words.pop(0)
     if is_server_address(named):
@@ -153,10 +153,10 @@ def is_target(named: str) -> bool:
 
 def find_project_target() -> str | None:
     """The server that the project around the current folder names, if there is one."""
-    from defserve.tooling.project_parts import locate_server
+    from defserve.tooling.project_parts import find_project_server
 
     try:
-        found = locate_server(Path.cwd())
+        found = find_project_server(Path.cwd())
     except UsageError:
         return None
     return f"{found.source}:{found.variable}"
@@ -204,7 +204,7 @@ def load_target(target: str) -> Any:
     if is_server_address(target):
         raise UsageError(f"{target!r} is an address; only code can be served", fix="name server.py or module:name")
     require_known_target(target)
-    return load_quietly(target)
+    return load_without_serving(target)
 
 
 def require_known_target(target: str) -> None:
@@ -245,4 +245,4 @@ def load_package(package: str) -> Any:
 
 def _search_here() -> None:
     # A console script does not search the current folder; `python -m` does.
-    add_import_folder(os.getcwd())
+    add_author_import_folder(os.getcwd())

@@ -55,7 +55,7 @@ from defserve.tooling.listing import (
     make_initialize_result,
     server_listing,
 )
-from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS, is_outside
+from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS, is_outside_folders
 
 CONNECTION_OPTIONS: Final = (
     CommandArgument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET"),
@@ -98,7 +98,7 @@ async def connect_target(
         **({"info": {"name": name, "version": VERSION}} if name else {}),
         **({"on_progress": work.show_progress, "on_log": work.show_log} if work is not None else {}),
     }
-    SILENT_SERVERS.use_file(get_silent_server_cache_path())
+    SILENT_SERVERS.remember_in_file(get_silent_server_cache_path())
     try:
         with explain_http_errors(target.address, is_signed_in=is_signed_in(target, options)):
             if target.server is not None:
@@ -154,7 +154,7 @@ def is_signed_in(target: ServerTarget, options: Namespace) -> bool:
     )
 
 
-def describe_hidden_tools(target: ServerTarget, options: Namespace, tool: str) -> str:
+def explain_unlisted_tools(target: ServerTarget, options: Namespace, tool: str) -> str:
     """What else it can mean that a tool is not listed: its caller may not see it. Empty where no caller has a token.
 
     Servers show a caller only what it may use, so nobody here knows which it is, nor what the tool needs.
@@ -351,7 +351,7 @@ MORE: Final = "(-v shows every frame)"
 FRAME: Final = re.compile(r'^  File "([^"\n]+)", line .*\n(?:    .*\n)*', re.MULTILINE)
 
 
-def brief_tracebacks() -> AbstractContextManager[None]:
+def shorten_tracebacks() -> AbstractContextManager[None]:
     """While the block runs, tracebacks in the log of a server show only the author's frames."""
     return filter_log(logging.getLogger("defserve"), _shorten_traceback)
 
@@ -371,10 +371,10 @@ def brief(text: str) -> str:
     paths = [frame[1] for frame in FRAME.finditer(text)]
     hidden = (
         (PACKAGE_FOLDER, *PYTHON_FOLDERS)
-        if any(is_outside(path, (PACKAGE_FOLDER, *PYTHON_FOLDERS)) for path in paths)
+        if any(is_outside_folders(path, (PACKAGE_FOLDER, *PYTHON_FOLDERS)) for path in paths)
         else (PACKAGE_FOLDER,)
     )
-    shown = FRAME.sub(lambda frame: frame[0] if is_outside(frame[1], hidden) else "", text)
+    shown = FRAME.sub(lambda frame: frame[0] if is_outside_folders(frame[1], hidden) else "", text)
     if FRAME.search(shown) is None:
         shown = shown.replace(TRACEBACK_HEAD, "")
     return text if shown == text else f"{shown.rstrip()}\n{MORE}"
@@ -395,7 +395,7 @@ def filter_log(log: logging.Logger, by: Callable[[logging.LogRecord], bool]) -> 
 # -- What the server of a command says about itself and what it lists; the marks of tools; mounted servers.
 
 
-def list_target(target: ServerTarget, options: Namespace) -> ServerListing:
+def load_target_listing(target: ServerTarget, options: Namespace) -> ServerListing:
     """What a client that offers MGP sees. For the capabilities, it offers MCPL too."""
     composition = getattr(target.server, "composition", None)
     if isinstance(composition, Composition) and options.era is None and (found := server_listing(composition)):
@@ -438,7 +438,7 @@ HARMLESS: Final = frozenset(("safe", "unmarked", "read-only"))
 """Words that a short list leaves out."""
 
 
-def format_tags(words: list[str]) -> list[StyledText]:
+def format_effect_words(words: list[str]) -> list[StyledText]:
     """`  [dangerous, asks first]`, with the style of what each word says."""
     parts: list[StyledText] = []
     for number, word in enumerate(words):
@@ -446,10 +446,10 @@ def format_tags(words: list[str]) -> list[StyledText]:
     return [*parts, "]"] if parts else []
 
 
-def list_tool_tags(tool: Mapping[str, Any]) -> list[str]:
+def list_tool_effects(tool: Mapping[str, Any]) -> list[str]:
     """What a tool may do, in a few words: from its mark, or from its hints."""
     security = get_security_block(tool)
-    if not security or not parse_tool_security("", dict(tool)).is_marked:
+    if not security or not parse_tool_security("", dict(tool)).is_marked_by_author:
         hints: Mapping[str, Any] = tool.get("annotations") or {}
         return ["unmarked", *(word for hint, word in HINTS.items() if hints.get(hint) is True)]
     validator = security.get("validator", "none")
@@ -464,7 +464,7 @@ def list_tool_tags(tool: Mapping[str, Any]) -> list[str]:
 
 def list_tool_dangers(tool: Mapping[str, Any]) -> list[str]:
     """The words of a tool that a person should know before a call; empty for one that is harmless, or unmarked."""
-    return [word for word in list_tool_tags(tool) if word not in HARMLESS]
+    return [word for word in list_tool_effects(tool) if word not in HARMLESS]
 
 
 # -- Servers mounted on the one that a command is about: which of them are not connected, and why, told once.

@@ -17,10 +17,10 @@ from select import select
 from threading import Event
 from typing import Any, Final
 
-from defserve.cli.screen import show_prompt, show_stderr
+from defserve.cli.screen import show_input_prompt, show_stderr
 from defserve.cli.screen_blocks import StyledLine, format_count
 from defserve.client.answers import Accept, Answers, Cancel, Decision, Decline, ask_yes_or_no, maybe_await
-from defserve.client.mgp.server_claims import ListedToolSecurity
+from defserve.client.mgp.server_claims import ListedToolClaims
 from defserve.client.replies import filter_strings, object_or_empty
 from defserve.core.json_values import is_array, is_object, read_required_names
 from defserve.errors import ToolError, UsageError
@@ -77,7 +77,7 @@ class PreparedAnswers:
 
         return Answers(ask=self._ask if self.can_answer else None, ask_url=ask_url if url is not None else None)
 
-    async def confirm(self, tool: ListedToolSecurity, arguments: dict[str, Any]) -> None:
+    async def confirm(self, tool: ListedToolClaims, arguments: dict[str, Any]) -> None:
         """Ask about a tool that needs confirmation, because its server may assume that we did. Its title is not shown:
         a server could word its own confirmation.
 
@@ -161,13 +161,13 @@ def _is_about(confirmed: str, asked: str) -> bool:
     return rest == "?" or (is_named and "'" not in rest[len(before) : -len(after)])
 
 
-def _reason(tool: ListedToolSecurity) -> str:
+def _reason(tool: ListedToolClaims) -> str:
     if not tool.is_listed:
         return "is not in the server's list, which would say what it does: it needs your yes"
     return f"is {tool.risk} and needs your yes" if tool.risk == "dangerous" else "needs your yes"
 
 
-def format_danger(tool: ListedToolSecurity, asked: str) -> Iterator[StyledLine]:
+def format_danger(tool: ListedToolClaims, asked: str) -> Iterator[StyledLine]:
     """What a person has to know before they say yes: the tool, the permissions that it needs, and the arguments.
 
     `asked` is the question in our own words, with the arguments on lines of their own.
@@ -331,7 +331,7 @@ def _answer(label: StyledLine, field: Field, is_required: bool, read: Read) -> A
     space = " " if label.strip() else ""
     unclear = empty = 0
     while unclear < TRIES and empty < MAX_EMPTY_LINES:
-        show_prompt(StyledLine(*label.parts, f"{space}{_hint(field, is_required)} "))
+        show_input_prompt(StyledLine(*label.parts, f"{space}{_hint(field, is_required)} "))
         line = read()
         if not line:
             return Cancel

@@ -54,7 +54,7 @@ async def render_app(client: AppHost, tool: str, arguments: Mapping[str, Any]) -
             f"tool {tool!r} has no view" if listed else f"the server lists no tool {tool!r}",
             fix="give it one with @server.tool(app=…); the client must offer apps",
         )
-    if not is_visible_to("model", listed):
+    if not is_tool_visible_to("model", listed):
         raise UsageError(
             f"tool {tool!r} is for views alone", fix="render the tool that shows the view, then app.call(…)"
         )
@@ -76,7 +76,7 @@ def get_view_uri(listed: Json) -> str | None:
 async def _fetch_view(client: AppHost, uri: str, listed: Json) -> tuple[str, Json]:
     """The HTML of the view of a listed tool, and its `_meta.ui`."""
     contents = await client.read(uri)
-    if any(get_origin_server_id(object_or_empty(content)) != get_origin_server_id(listed) for content in contents):
+    if any(get_backend_server_id(object_or_empty(content)) != get_backend_server_id(listed) for content in contents):
         raise PeerError(f"the view {uri!r} of tool {listed.get('name')!r} comes from another server than the tool")
     return _parse_view(uri, contents)
 
@@ -207,7 +207,7 @@ class RenderedApp:
     async def call(self, tool: str, /, **arguments: Any) -> Any:
         """Call a tool as the view does. Raises UsageError for one that is not visible to views."""
         listed = await self._client.find_tool(tool, again=True)
-        if not is_visible_to("app", listed):
+        if not is_tool_visible_to("app", listed):
             raise UsageError(f"views may not call tool {tool!r}", fix='drop visible_to="model", or check its name')
         if not await self._may_reach([listed], "tools/call", {"name": tool, "arguments": arguments}):
             raise UsageError(f"tool {tool!r} belongs to another server than the view", fix="permit it: app.permit = …")
@@ -268,7 +268,7 @@ class RenderedApp:
     async def _call(self, params: Json) -> Json:
         name = params.get("name")
         listed: Json = await self._client.find_tool(name, again=True) if isinstance(name, str) else {}
-        if not isinstance(name, str) or not is_visible_to("app", listed):
+        if not isinstance(name, str) or not is_tool_visible_to("app", listed):
             return _error(INVALID_PARAMS, "Views may not call this tool")
         if (self.permit is None and not self._is_own(listed)) or not await self._may("tools/call", params):
             return _refusal()
@@ -310,15 +310,15 @@ class RenderedApp:
 
     def _is_own(self, item: Json) -> bool:
         """Whether an item is of the server whose tool shows this view, as far as the server in front tells."""
-        return get_origin_server_id(item) == get_origin_server_id(self.tool)
+        return get_backend_server_id(item) == get_backend_server_id(self.tool)
 
 
-def get_origin_server_id(item: Json) -> str | None:
+def get_backend_server_id(item: Json) -> str | None:
     """The id of the server behind the one that we talk to, of which an item or a content is. None: that one's own."""
     return string_or_none(object_or_empty(item.get("_meta")).get(SERVER_ID_META_KEY))
 
 
-def is_visible_to(audience: str, listed: Json) -> bool:
+def is_tool_visible_to(audience: str, listed: Json) -> bool:
     """Whether a listed tool is for models ("model") or for views ("app"). One that is not listed is for nobody."""
     visibility = object_or_empty(object_or_empty(listed.get("_meta")).get("ui")).get("visibility")
     return bool(listed) and (not is_array(visibility) or audience in visibility)

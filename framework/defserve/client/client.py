@@ -17,16 +17,16 @@ from defserve.client.conversation import ProgressHandler, RequestObserver
 from defserve.client.eras import (
     NEWEST_VERSION_BY_ERA,
     ClientOffer,
-    ClientSessionUpdates,
+    HandshakeUpdateStream,
     ServerUpdate,
     SessionTerms,
-    SubscribedUpdates,
+    StatelessUpdateStream,
     UpdateFilter,
     UpdateStream,
     open_conversation,
 )
 from defserve.client.exchange import RequestHandler
-from defserve.client.extension import ClientComposition, ClientExtension, choose_conversation
+from defserve.client.extension import ClientComposition, ClientExtension, choose_conversation_factory
 from defserve.client.link import ClientLink
 from defserve.client.replies import (
     RETURN_TYPE_KEY,
@@ -112,7 +112,7 @@ class Client(ServerRequests):
         self._wanted_version = version
         self._log_level = log_level or ("info" if on_log else None)
         self._on_log, self._on_progress, self._on_notification = on_log, on_progress, on_notification
-        self._conversation = choose_conversation(telemetry)(
+        self._conversation = choose_conversation_factory(telemetry)(
             link, on_request=self._answer_request, on_notification=self._hear, on_gone=self._on_peer_gone
         )
         plugged: list[ClientExtension] = []
@@ -157,7 +157,7 @@ class Client(ServerRequests):
             for extension in self._composition.extensions:
                 await extension.on_opened()
             if not self.stateless and all(extension.can_reopen for extension in self._composition.extensions):
-                self._conversation.keep_open(self._open_again)
+                self._conversation.enable_session_reopening(self._open_again)
             if self._log_level and "logging" in self.capabilities:
                 await self._say_log_level(self._log_level)
         except BaseException:
@@ -256,9 +256,9 @@ class Client(ServerRequests):
 
         Raises PeerError if the server does not know it.
         """
-        from defserve.client.tasks import resume_task
+        from defserve.client.tasks import fetch_server_task
 
-        return await resume_task(self, self._open, id, tool)
+        return await fetch_server_task(self, self._open, id, tool)
 
     async def render(self, tool: str, /, **arguments: Any) -> RenderedApp:
         """Call a tool as the model would, and fetch the view that shows its result. The client needs `apps=True`.
@@ -359,8 +359,8 @@ class Client(ServerRequests):
 
     def _news(self, wanted: UpdateFilter) -> UpdateStream[ServerUpdate]:
         if self.stateless:
-            return SubscribedUpdates(wanted, self._listeners, self._conversation, self._open, self.timeout)
-        return ClientSessionUpdates(wanted, self._listeners, self.subscribe, self.unsubscribe)
+            return StatelessUpdateStream(wanted, self._listeners, self._conversation, self._open, self.timeout)
+        return HandshakeUpdateStream(wanted, self._listeners, self.subscribe, self.unsubscribe)
 
     def subscribe_events(
         self, channels: Sequence[str], *, min_severity: str | None = None, every: float = 1.0
@@ -369,14 +369,14 @@ class Client(ServerRequests):
 
         Without a session they are asked for every `every` seconds.
         """
-        from defserve.client.mgp.events import PolledEvents, PushedEvents
+        from defserve.client.mgp.events import PolledEventStream, SessionEventStream
 
         params: Json = {"channels": list(channels)}
         if min_severity is not None:
             params["filter"] = {"min_severity": min_severity}
         if self.stateless:
-            return PolledEvents(params, self._listeners, self.request, every)
-        return PushedEvents(params, self._listeners, self.request)
+            return PolledEventStream(params, self._listeners, self.request, every)
+        return SessionEventStream(params, self._listeners, self.request)
 
     @property
     def events(self) -> ClientEvents:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.exchange import (
     ForwardedRequestListener,
-    IncomingMessages,
+    IncomingMessageRouter,
     IncomingRequests,
     NotificationHandler,
     PendingRequest,
@@ -67,7 +67,7 @@ class ClientConversation:
         self._on_gone = on_gone
         self._pending: OutgoingRequests[PendingRequest] = OutgoingRequests()
         self._answering = IncomingRequests(self._send_message)
-        self._incoming = IncomingMessages(self._pending, self._answering, on_request, on_notification, shown)
+        self._incoming = IncomingMessageRouter(self._pending, self._answering, on_request, on_notification, shown)
         self._tasks = BackgroundTasks()
         self._reader: asyncio.Task[None] | None = None
         self._gone: PeerGone | None = None
@@ -130,14 +130,16 @@ class ClientConversation:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._link.aclose()
 
-    def keep_open(self, opens: OpenAgain) -> None:
+    def enable_session_reopening(self, opens: OpenAgain) -> None:
         """From now on a session that the server has lost is opened again by `opens`, which calls `open_conversation`.
 
         The log level and the subscriptions are then said again. A request that the server refused for want of the
         session is repeated. Only links with sessions (Streamable HTTP) can lose one.
         """
         if self._sessions is not None:
-            self._sessions.keep_open(opens, lambda method, params: self.request(method, params, within=SETTING_SECONDS))
+            self._sessions.enable_session_reopening(
+                opens, lambda method, params: self.request(method, params, within=SETTING_SECONDS)
+            )
 
     async def request(
         self,
@@ -205,7 +207,7 @@ class ClientConversation:
             raise
         return pending
 
-    def find_follower(self, id: Any) -> ForwardedRequestListener | None:
+    def find_forwarded_listener(self, id: Any) -> ForwardedRequestListener | None:
         """Who follows the request with this number, or progress token."""
         pending = self._pending.get(id) if is_request_id(id) else None
         return pending.follower if pending is not None else None
@@ -254,7 +256,7 @@ class ClientConversation:
                 within,
                 NO_ANSWER,
                 lambda: (
-                    self._answering.is_working
+                    self._answering.is_peer_awaiting_own_work
                     or (isinstance(self._link, SigningInLink) and self._link.is_signing_in)
                     or (observer and observer.should_keep_waiting())
                 ),
@@ -320,7 +322,7 @@ class ClientConversation:
             return None
         return self.notify_soon("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
-    def start_answer(self, work: Coroutine[Any, Any, None], id: RequestId | None = None) -> None:
+    def start_answer_task(self, work: Coroutine[Any, Any, None], id: RequestId | None = None) -> None:
         """Run `work`, which answers the peer, in a task. While it runs, none of our deadlines passes.
 
         With the `id` of a request, the task is cancelled when the peer cancels that request.
@@ -390,7 +392,7 @@ class ClientConversation:
                 self._on_gone(self._departure())
         if self._left is not None and not self._left.done():
             self._left.set_result(None)
-        self._pending.fail_all(self._gone.message)
+        self._pending.fail_all_requests(self._gone.message)
 
     def _departure(self) -> PeerGone:
         # A new exception each time: one that is raised twice keeps the first traceback.
@@ -429,7 +431,7 @@ NOT_REPEATED: Final = frozenset(("notifications/cancelled", "notifications/progr
 
 
 class Sessions:
-    """Sends messages over one link. Until `keep_open`, the end of the session is the end of the conversation."""
+    """Sends messages over one link. Until `enable_session_reopening`, the end of the session ends the conversation."""
 
     def __init__(self, link: ExchangingLink) -> None:
         self._link = link
@@ -440,7 +442,7 @@ class Sessions:
         self._lost = False
         self._opening: asyncio.Task[None] | None = None
 
-    def keep_open(self, opens: OpenAgain, send_setting: SendSetting) -> None:
+    def enable_session_reopening(self, opens: OpenAgain, send_setting: SendSetting) -> None:
         """From now on open a lost session again: with `opens`, and then with the settings."""
         self._opens, self._send_setting = opens, send_setting
         self._link.on_session_lost = self._on_lost

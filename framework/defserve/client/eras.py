@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.conversation import ClientConversation, PendingRequest
-from defserve.client.replies import Json, UnreadItems, filter_strings, object_or_empty
+from defserve.client.replies import Json, UnreadItemQueue, filter_strings, object_or_empty
 from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, get_version_features
@@ -310,7 +310,7 @@ class UpdateStream(ABC, Generic[NewsT]):
     def __init__(self, wanted: UpdateFilter, listeners: set[UpdateStream[Any]]) -> None:
         self.wanted, self._listeners = wanted, listeners
         self.honoured: dict[str, Any] = wanted.to_wire()
-        self._unread: UnreadItems[NewsT] = UnreadItems(MAX_QUEUED_NEWS)
+        self._unread: UnreadItemQueue[NewsT] = UnreadItemQueue(MAX_QUEUED_NEWS)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -361,7 +361,7 @@ class UpdateStream(ABC, Generic[NewsT]):
         return await self._unread.get()
 
 
-class ClientSessionUpdates(UpdateStream[ServerUpdate]):
+class HandshakeUpdateStream(UpdateStream[ServerUpdate]):
     """Handshake era: list changes come to every session; each resource has a subscription of its own."""
 
     def __init__(
@@ -390,7 +390,7 @@ class ClientSessionUpdates(UpdateStream[ServerUpdate]):
             self._queue_news(news)
 
 
-class SubscribedUpdates(UpdateStream[ServerUpdate]):
+class StatelessUpdateStream(UpdateStream[ServerUpdate]):
     """Stateless era: one open `subscriptions/listen` request. Its id tags the notifications that belong to it."""
 
     def __init__(
@@ -458,7 +458,7 @@ class SilentServers:
         self._since: dict[str, float] = {}
         self._file = ""
 
-    def use_file(self, path: str) -> None:
+    def remember_in_file(self, path: str) -> None:
         """Remember in a file too. One that cannot be read or written is as good as none."""
         if path != self._file:
             self._file = path

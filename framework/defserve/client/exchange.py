@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from defserve.base.peer_bounds import estimate_decoded_bytes
-from defserve.client.replies import CutMessage, UnreadableLine, UnreadableReply, number_or_none, string_or_none
+from defserve.base.peer_bounds import estimate_parsed_json_bytes
+from defserve.client.replies import TruncatedMessage, UnreadableLine, UnreadableReply, number_or_none, string_or_none
 from defserve.core.messages import (
     INTERNAL_ERROR,
     PARSE_ERROR,
@@ -139,7 +139,7 @@ ROW_SECONDS: Final = 1.0
 log = logging.getLogger("defserve.client")
 
 
-class IncomingMessages:
+class IncomingMessageRouter:
     """Takes the messages of one conversation.
 
     `pending` are its open requests. A request that is answered is taken out of it. `malformed` counts the lines since
@@ -191,7 +191,7 @@ class IncomingMessages:
         elif isinstance(message, Request):
             answer = follower.on_request if follower else None
             work = self._answering.answer_request(message, answer or self._on_request)
-            self._answering.start(work, message.id, size=estimate_decoded_bytes(data))
+            self._answering.start(work, message.id, size=estimate_parsed_json_bytes(data))
         else:
             self._handle_malformed(message, data, beside)
 
@@ -214,7 +214,7 @@ class IncomingMessages:
             log.warning("%s: %.200r%s", problem, self._shown(data), more)
 
     def _handle_malformed(self, message: MalformedMessage, data: bytes, beside: PendingRequest | None) -> None:
-        why = f"longer than {data.limit} bytes" if isinstance(data, CutMessage) else message.message
+        why = f"longer than {data.limit} bytes" if isinstance(data, TruncatedMessage) else message.message
         self._warn(f"skipped a line that is not a message ({why})", data)
         id = message.id
         # A line that can be read, and names no request of ours, answers none.
@@ -280,7 +280,7 @@ class IncomingRequests:
         """What the requests take whose answers are under way."""
 
     @property
-    def is_working(self) -> bool:
+    def is_peer_awaiting_own_work(self) -> bool:
         """Whether the peer waits for a person or a handler of ours.
 
         It does not while an answer is being written: that is for the peer to read. Nor for a ping, which needs no work.

@@ -112,7 +112,7 @@ class ClientComposition:
 # -- The conversation that a client, or a proxy, has with its server.
 
 
-def choose_conversation(telemetry: TelemetryOptions | None) -> Callable[..., ClientConversation]:
+def choose_conversation_factory(telemetry: TelemetryOptions | None) -> Callable[..., ClientConversation]:
     """What makes a conversation: a plain one, or one whose messages are traced."""
     if telemetry is None:
         return ClientConversation

@@ -64,7 +64,7 @@ class ClientApp(NamedTuple):
         return project / self.paths[chosen]()
 
 
-def find_client(name: str) -> ClientApp:
+def find_known_client(name: str) -> ClientApp:
     """The client of that name. Raises UsageError if there is none."""
     if name not in KNOWN_CLIENTS:
         raise UsageError(f"there is no client {name!r}", fix=f"use one of {', '.join(KNOWN_CLIENTS)}")

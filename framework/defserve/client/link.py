@@ -15,10 +15,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import urlsplit
 
-from defserve.auth.oauth import make_http_url
+from defserve.auth.oauth import convert_to_http_url
 from defserve.core.messages import Message, Reply, Request, RequestId
 from defserve.errors import PeerError, PeerGone
-from defserve.stores.files import get_config_path
+from defserve.stores.files import get_user_file_path
 
 if TYPE_CHECKING:
     from defserve.client.signin.authorizer import ServerAuthorizer
@@ -183,7 +183,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 def canonicalize_url(url: str) -> str:
     """The one way in which the address of a server is written: as a key, not to connect to."""
     try:
-        parts = urlsplit(make_http_url(url.strip()))
+        parts = urlsplit(convert_to_http_url(url.strip()))
         host, port = (parts.hostname or "").lower(), parts.port
     except ValueError:
         return url
@@ -195,7 +195,7 @@ def canonicalize_url(url: str) -> str:
 def get_sign_in_path(url: str, folder: Path | None = None) -> Path:
     """The file of the sign-in to a server."""
     name = hashlib.sha256(canonicalize_url(url).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return (folder or get_config_path(SIGN_IN_FOLDER)) / f"{name}.json"
+    return (folder or get_user_file_path(SIGN_IN_FOLDER)) / f"{name}.json"
 
 
 def has_stored_sign_in(url: str) -> bool:
@@ -206,7 +206,7 @@ def has_stored_sign_in(url: str) -> bool:
 # -- How long one peer may keep the event loop busy at a time. All the others share it.
 
 
-TURN_SECONDS: Final = 0.002
+MAX_LOOP_TURN_SECONDS: Final = 0.002
 MAX_PIECE: Final = 4 * 1024
 """Bytes. A piece of nothing but line ends is read in a few milliseconds."""
 
@@ -222,7 +222,7 @@ class LoopTimeBudget:
     async def charge_time(self, since: float) -> None:
         """Count the time since then, as `monotonic` gives it."""
         self._spent += monotonic() - since
-        if self._spent > TURN_SECONDS:
+        if self._spent > MAX_LOOP_TURN_SECONDS:
             self._spent = 0.0
             await asyncio.sleep(0)
 

@@ -1,7 +1,7 @@
 """Reads what a peer sends: fields of its JSON, and the value of a tool's result.
 
 Also results that are kept as bytes, lines that cannot be decoded, errors that mean "the server lacks this method", and
-what a peer sent until somebody reads it (`ByteQueue`).
+what a peer sent until somebody reads it (`ByteBoundedQueue`).
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ def extract_result_value(result: Mapping[str, Any], returns: Mapping[str, Any] |
     if result.get("isError"):
         raise make_tool_error(result)
     if "structuredContent" in result:
-        return unwrap_content(result)
+        return unwrap_structured_content(result)
     text = get_single_text(result)
     if text is None:
         return result.get("content") or None
     return parse_text_by_schema(text, returns) if returns is not None else text
 
 
-def unwrap_content(result: Mapping[str, Any]) -> Any:
+def unwrap_structured_content(result: Mapping[str, Any]) -> Any:
     """The structured content of a result, without the wrapping that defserve and FastMCP give to lists and scalars."""
     content, meta = result["structuredContent"], object_or_empty(result.get("_meta"))
     is_wrapped = meta.get(WRAPPED_KEY) is True or object_or_empty(meta.get("fastmcp")).get("wrap_result") is True
@@ -210,7 +210,7 @@ _LAST_ID: Final = re.compile(rb',\s*+"id"(\s*+:[^{}\[\]]{1,600})\}\s*+$')
 _OPENING: Final = (b"{", b"[")
 
 
-class CutMessage(bytes):
+class TruncatedMessage(bytes):
     """The beginning and the end of a line that was longer than `limit` bytes."""
 
     limit = 0
@@ -321,7 +321,7 @@ async def list_if_supported(method: str, listing: Awaitable[list[Json]]) -> List
 T = TypeVar("T")
 
 
-class UnreadItems(Generic[T]):
+class UnreadItemQueue(Generic[T]):
     """`get` waits for the next item. After `end` it gives out what is left, then raises the reason."""
 
     def __init__(self, most: int) -> None:
@@ -364,7 +364,7 @@ class UnreadItems(Generic[T]):
         return self._items.popleft()
 
 
-class ByteQueue(asyncio.Queue[T]):
+class ByteBoundedQueue(asyncio.Queue[T]):
     """A queue in which putting waits while there are `most` items, or `most_bytes` in all. Its items are bytes, or
     something of ours that takes next to nothing."""
 

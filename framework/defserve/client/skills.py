@@ -15,7 +15,7 @@ from defserve.errors import PeerError
 from defserve.protocols.mcp.skill_files import (
     MAX_SKILL_BYTES,
     MAX_SKILL_FILES,
-    SKILL_FILE,
+    SKILL_MANIFEST_FILENAME,
     BadFrontmatter,
     is_portable_filename,
     is_same_json,
@@ -60,13 +60,13 @@ class LoadedSkill:
         file = self._checked.files.get(path)
         if file is None:
             raise UnverifiedSkill(f"{self.uri} lists no file {path!r}")
-        return self.text.encode() if path == SKILL_FILE else await _fetch_verified(self._read, file)
+        return self.text.encode() if path == SKILL_MANIFEST_FILENAME else await _fetch_verified(self._read, file)
 
 
 async def load_skill(read: ReadResource, entry: Json) -> LoadedSkill:
     """Read the `SKILL.md` of an entry, and nothing else. Raises UnverifiedSkill on any difference."""
     checked = CheckedEntry(entry)
-    data = await _fetch_verified(read, checked.files[SKILL_FILE])
+    data = await _fetch_verified(read, checked.files[SKILL_MANIFEST_FILENAME])
     try:
         text = data.decode()
         found = read_frontmatter(text)
@@ -144,8 +144,10 @@ class CheckedEntry:
     def __init__(self, entry: Json) -> None:
         """Raises UnverifiedSkill for an entry that cannot be verified."""
         uri, frontmatter, files = entry.get("uri"), entry.get("frontmatter"), entry.get("resources")
-        if not isinstance(uri, str) or not uri.endswith(f"/{SKILL_FILE}"):
-            raise UnverifiedSkill(f"a skill has the URI {str(uri)[:200]!r}, which does not end in /{SKILL_FILE}")
+        if not isinstance(uri, str) or not uri.endswith(f"/{SKILL_MANIFEST_FILENAME}"):
+            raise UnverifiedSkill(
+                f"a skill has the URI {str(uri)[:200]!r}, which does not end in /{SKILL_MANIFEST_FILENAME}"
+            )
         if not is_object(frontmatter) or frontmatter.get("name") != uri.split("/")[-2]:
             raise UnverifiedSkill(f"{uri}: its name in the list is not that of its folder")
         if files == "dynamic":
@@ -153,15 +155,15 @@ class CheckedEntry:
         if not is_array(files) or len(files) > MAX_SKILL_FILES:
             raise UnverifiedSkill(f"{uri}: its entry is not a list of at most {MAX_SKILL_FILES} files")
         self.uri, self.frontmatter = uri, frontmatter
-        base = uri.removesuffix(SKILL_FILE)
+        base = uri.removesuffix(SKILL_MANIFEST_FILENAME)
         self.files: dict[str, ListedFile] = {}
         for file in files:
             listed = _parse_listed_file(file, base)
             if listed.path in self.files:
                 raise UnverifiedSkill(f"{uri}: its entry lists {listed.path!r} twice")
             self.files[listed.path] = listed
-        if SKILL_FILE not in self.files:
-            raise UnverifiedSkill(f"{uri}: its entry does not list {SKILL_FILE}")
+        if SKILL_MANIFEST_FILENAME not in self.files:
+            raise UnverifiedSkill(f"{uri}: its entry does not list {SKILL_MANIFEST_FILENAME}")
         if sum(file.size for file in self.files.values()) > MAX_SKILL_BYTES:
             raise UnverifiedSkill(f"{uri}: its files are larger than {MAX_SKILL_BYTES} bytes together")
 

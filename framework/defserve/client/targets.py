@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from defserve.base.search_path import add_import_folder, find_shadowed_file, is_library_module
+from defserve.base.search_path import add_author_import_folder, find_shadowed_file, is_library_module
 from defserve.errors import PeerError, PeerGone, UsageError
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _load_file(given: str) -> ModuleType:
         raise UsageError(f"there is no file {path!r}", fix=_instead(given))
     folder, name = os.path.dirname(path), os.path.basename(path).removesuffix(".py")
     # As `python server.py` does, so that the file can import its neighbours.
-    add_import_folder(folder)
+    add_author_import_folder(folder)
     # Two files with the same name are two modules: the second one is named by its whole path. So is a file that is
     # called like a library, which others have yet to import.
     whole = "".join(letter if letter.isalnum() else "_" for letter in path)

@@ -26,13 +26,13 @@ TASKS_EXTENSION_ID: Final = MCP_KEY_PREFIX + TASKS
 POLL_SECONDS: Final = 1.0
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 60.0
 FINAL_TASK_STATUSES: Final = frozenset(("completed", "failed", "cancelled"))
-MISSING_CAPABILITY: Final = -32021
+MISSING_CAPABILITY_ERROR_CODE: Final = -32021
 
 
 def is_task_required_error(error: PeerError | ProtocolError) -> bool:
     """Whether a server refused a call because it can only be a task."""
     needed = object_or_empty(object_or_empty(object_or_empty(error.data).get("requiredCapabilities")).get("extensions"))
-    return error.code == MISSING_CAPABILITY and TASKS_EXTENSION_ID in needed
+    return error.code == MISSING_CAPABILITY_ERROR_CODE and TASKS_EXTENSION_ID in needed
 
 
 class StartedCall(ABC):
@@ -182,7 +182,7 @@ async def start_tool_call(
     return done
 
 
-async def resume_task(client: Client, terms: SessionTerms, id: str, tool: str) -> ServerTask:
+async def fetch_server_task(client: Client, terms: SessionTerms, id: str, tool: str) -> ServerTask:
     """A task by its id."""
     meta = terms.make_extension_meta(TASKS)
     return ServerTask(client, tool, meta, await client.request("tasks/get", {"taskId": id, "_meta": meta}))

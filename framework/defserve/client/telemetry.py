@@ -22,13 +22,13 @@ from defserve.core.messages import EncodedJson, Reply, RequestId
 from defserve.errors import PeerGone
 from defserve.protocols.mcp.errors import read_meta
 from defserve.protocols.mcp.telemetry import (
-    WENT_WELL,
+    SUCCESS_OUTCOME,
     MessageTracer,
-    Network,
+    MessageTransportInfo,
     OpenSpan,
     TelemetryOptions,
-    outcome_of_exception,
-    outcome_of_reply,
+    read_exception_outcome,
+    read_reply_outcome,
 )
 
 __all__ = ["TelemetryOptions", "TracedConversation"]
@@ -59,12 +59,12 @@ class TracedConversation(ClientConversation):
         try:
             reply = await super()._exchange(pending, params, within, cancellable, observer)
         except BaseException as error:
-            self._tracer.finish(span, outcome_of_exception(error))
+            self._tracer.finish(span, read_exception_outcome(error))
             raise
         if pending.method == "initialize" and is_object(reply.result):
             self._version = str(reply.result.get("protocolVersion") or "")
             span.set_attribute("mcp.protocol.version", self._version)
-        self._tracer.finish(span, outcome_of_reply(reply), reply.result)
+        self._tracer.finish(span, read_reply_outcome(reply), reply.result)
         return reply
 
     async def notify(self, method: str, params: Params) -> None:
@@ -72,9 +72,9 @@ class TracedConversation(ClientConversation):
         try:
             await super().notify(method, params)
         except BaseException as error:
-            self._tracer.finish(span, outcome_of_exception(error))
+            self._tracer.finish(span, read_exception_outcome(error))
             raise
-        self._tracer.finish(span, WENT_WELL)
+        self._tracer.finish(span, SUCCESS_OUTCOME)
 
     @property
     def can_start_forwarding(self) -> bool:
@@ -89,7 +89,7 @@ class TracedConversation(ClientConversation):
     def _start_span(self, method: str, params: Params, id: RequestId | None) -> tuple[OpenSpan, Params]:
         given = dict(params)
         version = read_meta(given).get(PROTOCOL_VERSION_KEY) or self._version
-        return self._tracer.start_sent(method, given, id, str(version), self._find_network())
+        return self._tracer.start_sent_message_span(method, given, id, str(version), self._find_network())
 
     # -- the session -------------------------------------------------------------------------------------
 
@@ -102,7 +102,9 @@ class TracedConversation(ClientConversation):
             self._session_began = None
             # Who closes a client has stopped reading before.
             error_type = "" if self._is_closing else "peer_gone"
-            self._tracer.record_session(perf_counter() - began, self._version, self._find_network(), error_type)
+            self._tracer.record_session_duration(
+                perf_counter() - began, self._version, self._find_network(), error_type
+            )
         super()._leave(reason)
 
     _is_closing = False
@@ -111,16 +113,16 @@ class TracedConversation(ClientConversation):
         self._is_closing = True
         await super().aclose()
 
-    def _find_network(self) -> Network:
+    def _find_network(self) -> MessageTransportInfo:
         return describe_target(self.target, getattr(self._link, "session_id", None) or "")
 
 
-def describe_target(target: str, session_id: str = "") -> Network:
+def describe_target(target: str, session_id: str = "") -> MessageTransportInfo:
     """How the server at an address is reached. A command, and a server in this process, are at the end of a pipe."""
     parts = urlsplit(target) if "://" in target else None
     if parts is None or parts.scheme not in ("http", "https", "ws", "wss"):
-        return Network(session_id=session_id)
+        return MessageTransportInfo(session_id=session_id)
     is_secure = parts.scheme in ("https", "wss")
     protocol = "http" if parts.scheme in ("http", "https") else "websocket"
     port = parts.port or (443 if is_secure else 80)
-    return Network("tcp", protocol, "", parts.hostname or "", port, session_id)
+    return MessageTransportInfo("tcp", protocol, "", parts.hostname or "", port, session_id)

@@ -12,9 +12,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from defserve.base.peer_bounds import estimate_decoded_bytes
+from defserve.base.peer_bounds import estimate_parsed_json_bytes
 from defserve.base.version import VERSION
-from defserve.client.replies import RETURN_TYPE_KEY, UnreadItems, extract_result_value, get_single_text, object_or_empty
+from defserve.client.replies import (
+    RETURN_TYPE_KEY,
+    UnreadItemQueue,
+    extract_result_value,
+    get_single_text,
+    object_or_empty,
+)
 from defserve.core.json_values import is_object
 from defserve.core.messages import METHOD_NOT_FOUND
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
@@ -26,8 +32,8 @@ from defserve.protocols.mcpx.envelope import (
     make_message_kind,
 )
 from defserve.protocols.mcpx.participant import NotCapable, NotWelcome, Participant, Payload
-from defserve.protocols.mcpx.proposals import Proposal, build_request_params
-from defserve.protocols.mcpx.topic import Chat, TopicEvent, TopicRequest, format_topic_address
+from defserve.protocols.mcpx.proposals import Proposal, build_fulfilment_params
+from defserve.protocols.mcpx.topic import Chat, TopicEvent, TopicRequest, remove_token_from_address
 from defserve.serve.outbound import WebSocketClient
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -48,7 +54,7 @@ class TopicClient(Participant):
         self.over = asyncio.Event()
         self.end_reason = ""
         """Why the gateway closed the connection, if it said so."""
-        self._heard: list[UnreadItems[TopicEvent]] = []
+        self._heard: list[UnreadItemQueue[TopicEvent]] = []
         self._answered_already: set[str] = set()
         self._listed: dict[tuple[str, str], dict[str, Any] | None] = {}
 
@@ -68,7 +74,7 @@ class TopicClient(Participant):
         Raises ProposalNotPending for a proposal that is over, and NotCapable.
         """
         self.require_pending(proposal)
-        params = build_request_params(proposal)
+        params = build_fulfilment_params(proposal)
         kinds = [make_message_kind(base, proposal.method, params) for base in (REQUEST_KIND, RESPONSE_KIND)]
         if missing := next((kind for kind in kinds if not self.may(kind)), None):
             raise NotCapable(missing, self.capabilities.patterns)
@@ -82,7 +88,7 @@ class TopicClient(Participant):
 
     def heard(self) -> AsyncIterator[TopicEvent]:
         """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""
-        unread: UnreadItems[TopicEvent] = UnreadItems(10_000)
+        unread: UnreadItemQueue[TopicEvent] = UnreadItemQueue(10_000)
         self._heard.append(unread)
         return self._listen(unread)
 
@@ -95,7 +101,7 @@ class TopicClient(Participant):
             if isinstance(found, Chat) and (not found.to or self.id in found.to):
                 yield found
 
-    async def _listen(self, unread: UnreadItems[TopicEvent]) -> AsyncIterator[TopicEvent]:
+    async def _listen(self, unread: UnreadItemQueue[TopicEvent]) -> AsyncIterator[TopicEvent]:
         try:
             while True:
                 yield await unread.get()
@@ -114,7 +120,7 @@ class TopicClient(Participant):
             if isinstance(heard, TopicRequest):
                 self._answer(heard)
             if self._heard:
-                size = estimate_decoded_bytes(frame)
+                size = estimate_parsed_json_bytes(frame)
                 for unread in self._heard:
                     unread.put(heard, size)  # a slow listener misses the oldest
 
@@ -175,7 +181,7 @@ async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[To
     """
     transport = await WebSocketClient.open(url.removeprefix("mcpx+"), token=token, longest=MAX_MESSAGE_BYTES)
     client = TopicClient()
-    client.topic.place = format_topic_address(url.removeprefix("mcpx+"))
+    client.topic.place = remove_token_from_address(url.removeprefix("mcpx+"))
     client.attach_gateway(transport.send)
     try:
         transport.start(
@@ -222,7 +228,7 @@ class ProposalText:
         self.proposer, self.who = quote_text(proposal.proposer), _name_recipients(proposal.to, present)
         self.warning = "its _meta is not sent" if "_meta" in proposal.params else ""
         try:
-            params = build_request_params(proposal)
+            params = build_fulfilment_params(proposal)
         except UsageError as error:
             params, self.warning = proposal.params, quote_line(f"a yes does nothing: {error.problem}")
         self.what = quote_text(proposal.method)

@@ -19,7 +19,7 @@ from defserve.protocols.mcp.errors import ERROR_META_KEY, build_tool_failure, un
 from defserve.protocols.mcp.tools import Tool
 from defserve.sandbox.callouts import ProgramCall, ProgramCallAnswer, ProgramErrorKind
 
-CALL_TOOL_FUNCTION: Final = "call_tool"
+CALL_TOOL_FUNCTION_NAME: Final = "call_tool"
 
 # Calls another tool by name. What code calls is judged, counted and named in errors as what it is.
 INDIRECT: Final = "mgp_tools_call"
@@ -42,8 +42,8 @@ EXCEPTIONS: Final[Mapping[str, ProgramErrorKind]] = {
 
 
 def resolve_tool_call(call: Call, tools: Registry[Tool], out: ProgramCall) -> tuple[Tool, Params]:
-    """The tool and the arguments that the code asks for, which are JSON already. Raises BadCall."""
-    if out.name != CALL_TOOL_FUNCTION:
+    """The tool and the arguments that the code asks for, which are JSON already. Raises BadToolCall."""
+    if out.name != CALL_TOOL_FUNCTION_NAME:
         tool = _find_tool(call, tools, out.name)
         return tool, _name_arguments(tool, out)
     given = dict(zip(("name", "arguments"), out.args, strict=False)) | out.kwargs
@@ -82,7 +82,7 @@ async def run_tool_call(inner: InnerCall, tool: Tool) -> ProgramCallAnswer:
         )
     try:
         return ProgramCallAnswer(
-            to_jsonable_python(extract_result_value(result, tool.returns.scalar_schema or tool.returns.schema))
+            to_jsonable_python(extract_result_value(result, tool.returns.bare_scalar_schema or tool.returns.schema))
         )
     except (PydanticSerializationError, ValueError) as error:
         return ProgramCallAnswer(error="RuntimeError", message=f"the result of {tool.name} has no JSON form: {error}")
@@ -127,7 +127,7 @@ class BadToolCall(Exception):
 
 
 def check_call_arguments(out: ProgramCall, limits: Limits) -> ProgramCall:
-    """The call, if a message could hold its arguments. They are JSON already. Raises BadCall."""
+    """The call, if a message could hold its arguments. They are JSON already. Raises BadToolCall."""
     if out.problem is not None:
         raise BadToolCall(*out.problem)
     given = {"args": list(out.args), "kwargs": out.kwargs}

@@ -25,7 +25,7 @@ from defserve.protocols.mcp.lifecycle import Dialect, get_dialect
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.sandbox import monty
 from defserve.sandbox.job import Outcome
-from defserve.sandbox.values import measure_value
+from defserve.sandbox.values import measure_min_text_bytes
 from defserve.search.entries import MAX_INDEXED_TEXT_LENGTH
 from defserve.search.ranking import MAX_QUERY_LENGTH, MAX_QUERY_WORDS
 
@@ -226,7 +226,7 @@ def signature(tool: Tool, dialect: Dialect, *, brief: bool = False) -> str:
 
 def _format_result(tool: Tool, dialect: Dialect) -> str:
     # A tool of another server has only its listing.
-    returned = tool.returns.schema or tool.returns.scalar_schema or tool.describe(dialect).get("outputSchema")
+    returned = tool.returns.schema or tool.returns.bare_scalar_schema or tool.describe(dialect).get("outputSchema")
     if returned is not None:
         return _Types(returned).text(returned)
     if type(tool) is not Tool:
@@ -261,7 +261,7 @@ def _format_name(name: str) -> str:
 
 
 def _format_literal(value: Any) -> str:
-    return repr(value) if measure_value(value, MAX_TYPE_LENGTH) <= MAX_TYPE_LENGTH else "…"
+    return repr(value) if measure_min_text_bytes(value, MAX_TYPE_LENGTH) <= MAX_TYPE_LENGTH else "…"
 
 
 class _Types:

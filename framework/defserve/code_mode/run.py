@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from defserve.code_mode.calls import (
-    CALL_TOOL_FUNCTION,
+    CALL_TOOL_FUNCTION_NAME,
     BadToolCall,
     check_call_arguments,
     find_visible_tool,
@@ -100,7 +100,9 @@ class CodeRun:
     # -- the program -------------------------------------------------------------------------------------
 
     def _is_known(self, name: str) -> bool:
-        return name == CALL_TOOL_FUNCTION or find_visible_tool(self._work.call, self._place.tools, name) is not None
+        return (
+            name == CALL_TOOL_FUNCTION_NAME or find_visible_tool(self._work.call, self._place.tools, name) is not None
+        )
 
     async def _turn(self, turn: Callable[[], ProgramPause | Outcome]) -> ProgramPause | Outcome:
         async with self._turns:
@@ -127,7 +129,7 @@ class CodeRun:
         """Give the worker back before the run is parked. Waits for a turn that is not over."""
         async with self._turns:
             self.clock.stop_and_detach()
-            size = await self._work.call.engine.in_thread(self._program.park)
+            size = await self._work.call.engine.in_thread(self._program.release_process)
             self._release_slot()
             return size
 
@@ -140,7 +142,7 @@ class CodeRun:
         async with self._turns:
             if not self.clock.paused or self._slot_of is None:
                 return
-            size = await self._work.call.engine.in_thread(self._program.park)
+            size = await self._work.call.engine.in_thread(self._program.release_process)
             if self._place.kept + size <= MAX_KEPT_BYTES:
                 self._place.kept += size
                 self._kept = size

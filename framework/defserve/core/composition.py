@@ -209,7 +209,7 @@ class Composition:
                 return False
         return True
 
-    def is_wrapped(self, method: str) -> bool:
+    def has_author_wrapper(self, method: str) -> bool:
         """Whether code of the author runs around a method, and may change what it answers."""
         return method in self._around or ALL_METHODS in self._around
 

@@ -92,10 +92,10 @@ class Engine(Protocol):
         ...
 
     def clean_up_in_thread(self, function: Callable[[], None]) -> Awaitable[None]:
-        """Like `in_thread`. Inside `in_one_thread` it runs even if the call was cancelled."""
+        """Like `in_thread`. Inside `run_in_one_thread` it runs even if the call was cancelled."""
         ...
 
-    async def in_one_thread(self, work: Coroutine[Any, Any, T], *, wholly: bool) -> T:
+    async def run_in_one_thread(self, work: Coroutine[Any, Any, T], *, wholly: bool) -> T:
         """Run `work`. Whatever it runs with `in_thread` runs in one thread, which nobody else uses meanwhile.
 
         Work that awaits nothing else runs there `wholly`: that costs one change of threads in all.
@@ -125,7 +125,7 @@ class Engine(Protocol):
         ...
 
 
-class NoLoopYet:
+class NoLoopEngine:
     """Used until a loop runs: immediate methods are answered, other messages wait."""
 
     ready = False

@@ -86,10 +86,10 @@ def can_act_for(one: PeerIdentity | None, other: PeerIdentity | None) -> bool:
 # -- How replies look to a peer. The base class is plain JSON-RPC 2.0; a protocol's negotiated state may refine it.
 
 
-STEP_UP = 401
+STEP_UP_CODE = 401
 """Tells a transport that its client should sign a person in again. It is never sent."""
 
-TOO_MANY_CALLS = 429
+TOO_MANY_CALLS_CODE = 429
 """Tells a transport that there was no room for the call. It is never sent: codes of our own are forbidden there."""
 
 
@@ -228,7 +228,7 @@ class OutgoingRequests(dict[RequestId, RequestT]):
             awaited.set_result(reply)
         return awaited is not None
 
-    def fail_all(self, problem: str) -> None:
+    def fail_all_requests(self, problem: str) -> None:
         """The peer has left: no reply will come."""
         requests = list(self.values())
         self.clear()
@@ -279,14 +279,12 @@ def feed_batch(session: Session, messages: list[Message], envelope: object | Non
         elif isinstance(message, MalformedMessage):
             batch.replies.append(_refusal(session, message))
         else:
-            feed_other_message(session, message, envelope, sender)
+            feed_non_request(session, message, envelope, sender)
     batch.on_member_done(session.outlet)
     return True
 
 
-def feed_other_message(
-    session: Session, message: Message, envelope: object | None, sender: PeerIdentity | None
-) -> bool:
+def feed_non_request(session: Session, message: Message, envelope: object | None, sender: PeerIdentity | None) -> bool:
     """One message that is no request; returns what `Session.take` does."""
     if isinstance(message, MalformedMessage):
         message = _meant(session, message)

@@ -27,13 +27,13 @@ from defserve.core.messages import (
     encode_result,
 )
 from defserve.core.peer import (
-    STEP_UP,
-    TOO_MANY_CALLS,
+    STEP_UP_CODE,
+    TOO_MANY_CALLS_CODE,
     OutgoingRequests,
     SessionRequest,
     can_act_for,
     feed_batch,
-    feed_other_message,
+    feed_non_request,
     refuse_malformed_message,
     unwrap_reply,
 )
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 NO_REPLY: FinalReply = (b"", None)
-_TOLD_TO_TRANSPORTS = ((TooManyCalls, TOO_MANY_CALLS), (StepUpRequired, STEP_UP))
+_TOLD_TO_TRANSPORTS = ((TooManyCalls, TOO_MANY_CALLS_CODE), (StepUpRequired, STEP_UP_CODE))
 
 UNREAD_OFFER = Offer("", {}, {})
 """Stands for the offer of a request that has not been read yet."""
@@ -165,7 +165,7 @@ class Session(ExtensionLocals):
             return self.feed_request(message, envelope, identity)
         if isinstance(message, list):
             return feed_batch(self, message, envelope, identity)
-        return feed_other_message(self, message, envelope, identity)
+        return feed_non_request(self, message, envelope, identity)
 
     def start_call(
         self,
@@ -499,7 +499,7 @@ class Session(ExtensionLocals):
         for call in list(self.in_flight.values()):
             self._cancel(call)
         if self._requests is not None:
-            self._requests.fail_all("the peer has left")
+            self._requests.fail_all_requests("the peer has left")
         for session_closed in self.composition.closers:
             session_closed(self)
 

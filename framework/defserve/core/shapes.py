@@ -97,7 +97,7 @@ def bounded_list_of(kind: MemberKind[Value], most: int) -> MemberKind[tuple[Valu
     return MemberKind(f"a list of at most {most} texts", read)
 
 
-def distinct_items(kind: MemberKind[Any]) -> MemberKind[tuple[Any, ...]]:
+def distinct_list_of(kind: MemberKind[Any]) -> MemberKind[tuple[Any, ...]]:
     """A list of a kind, with each item once."""
     return MemberKind(kind.description, lambda value: tuple(dict.fromkeys(kind.read(value))), list)
 

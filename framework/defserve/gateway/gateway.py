@@ -51,7 +51,7 @@ FORGET_SECONDS: Final = 1.0
 UNCHECKED_TOKEN_REASON: Final = "tokens cannot be checked at the moment"
 
 
-class AdmissionRefused(NamedTuple):
+class AdmissionRefusal(NamedTuple):
     """A connection is refused: the code and the reason for closing it."""
 
     code: int
@@ -102,7 +102,7 @@ class Gateway:
 
     # -- coming and going --------------------------------------------------------------------------------
 
-    async def admit(self, token: str | None, topic: str, routing: str | None = None) -> Admission | AdmissionRefused:
+    async def admit(self, token: str | None, topic: str, routing: str | None = None) -> Admission | AdmissionRefusal:
         """The admission of a connection. `routing` is what it asks for; None uses that of the policy."""
         if not is_topic_name(topic):
             return self._turn_away("topic", CLOSE_POLICY_VIOLATION, "no such topic")
@@ -122,7 +122,7 @@ class Gateway:
 
     def join_topic(
         self, name: str, admission: Admission, wire: GatewayConnection, *, replaces: bool = True
-    ) -> TopicMember | AdmissionRefused:
+    ) -> TopicMember | AdmissionRefusal:
         """Add a participant. Everyone is told, the participant included; then it is welcomed.
 
         An earlier connection of the same participant is told why and closed. The others are not told that it left.
@@ -145,7 +145,7 @@ class Gateway:
             self._count_leave(earlier, "replaced")
             reason = "another process joined with the same token and has this name now"
             self._send([earlier], error_notice(earlier, "replaced", reason))
-            earlier.wire.start_closing(NORMAL, "replaced by a newer connection")
+            earlier.wire.close_in_background(NORMAL, "replaced by a newer connection")
         self.metrics.count("joined_total")
         _log_event("join", member, capabilities=member.capabilities.patterns, routing=member.routing)
         self._send(topic.receivers(), presence_notice("join", member))
@@ -175,7 +175,7 @@ class Gateway:
         self.metrics.received_bytes += len(data)
         wait = self._pace.take_token(member.key)
         envelope = parse_envelope(data) if not wait or len(data) <= MAX_READ_REFUSED else _UNREAD
-        member.begin_window(self.clock())
+        member.reset_expired_window(self.clock())
         member.messages += 1
         if isinstance(envelope, Envelope) and envelope.kind == CHAT_KIND:
             member.chat_messages += 1
@@ -246,7 +246,7 @@ class Gateway:
         member.malformed += 1
         if member.malformed >= self.limits.malformed_in_a_row:
             self._leave(member, "malformed")
-            member.wire.start_closing(CLOSE_POLICY_VIOLATION, "too many malformed messages")
+            member.wire.close_in_background(CLOSE_POLICY_VIOLATION, "too many malformed messages")
 
     def _refuse(
         self,
@@ -310,7 +310,7 @@ class Gateway:
                     ),
                     inf,
                 )
-                member.wire.start_closing(CLOSE_TRY_AGAIN_LATER, "too slow")
+                member.wire.close_in_background(CLOSE_TRY_AGAIN_LATER, "too slow")
                 self._leave(member, "slow")
 
     def _leave(self, member: TopicMember, reason: str) -> None:
@@ -325,10 +325,10 @@ class Gateway:
         self.metrics.count("left_total", reason)
         _log_event("leave", member, reason=reason)
 
-    def _turn_away(self, why: str, code: int, reason: str) -> AdmissionRefused:
+    def _turn_away(self, why: str, code: int, reason: str) -> AdmissionRefusal:
         self.metrics.count("turned_away_total", why)
         log.info("%s", encode({"ts": format_current_time(), "event": "turned_away", "reason": reason}).decode())
-        return AdmissionRefused(code, reason)
+        return AdmissionRefusal(code, reason)
 
 
 _UNREAD: Final = BrokenEnvelope("unread", "it came too fast to be read")
@@ -392,7 +392,7 @@ class TopicMember:
         self._seen_behind = now
         return now - self._behind_since > patience
 
-    def begin_window(self, now: float) -> None:
+    def reset_expired_window(self, now: float) -> None:
         """Count from 0 again if a minute is over."""
         if now >= self.window_ends:
             self.messages = self.chat_messages = 0

@@ -23,7 +23,7 @@ from defserve.auth.bearer_tokens import TokenVerifier, is_well_formed_token
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.live_credentials import CREDENTIAL_ENDED_REASON, LiveCredentials
 from defserve.auth.oauth import BearerError, format_bearer_challenge
-from defserve.auth.rates import FailedTokens, Rate, TokenBuckets
+from defserve.auth.rates import FailedTokenCounts, Rate, TokenBuckets
 from defserve.base.concurrency import BackgroundTasks
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
@@ -32,7 +32,7 @@ from defserve.gateway.gateway import (
     CLOSE_POLICY_VIOLATION,
     CLOSE_TRY_AGAIN_LATER,
     UNCHECKED_TOKEN_REASON,
-    AdmissionRefused,
+    AdmissionRefusal,
     Gateway,
 )
 from defserve.gateway.policy import (
@@ -117,7 +117,7 @@ class GatewayConnection(ServerConnection):
 
     def credential_ended(self, key: Any) -> None:
         self._listener = lambda data: None  # it may go on sending until it has answered the close
-        self.start_closing(CLOSE_POLICY_VIOLATION, CREDENTIAL_ENDED_REASON)
+        self.close_in_background(CLOSE_POLICY_VIOLATION, CREDENTIAL_ENDED_REASON)
 
     def data_received(self, data: bytes) -> None:
         if self._head is None:
@@ -165,7 +165,7 @@ class GatewayConnection(ServerConnection):
             # Nothing more is read from it, not even its answer to the close.
             self.protocol.fail(TOO_BIG, TOO_MANY_FRAGMENTS)
             self.send_data()
-            self.start_closing(TOO_BIG, TOO_MANY_FRAGMENTS)
+            self.close_in_background(TOO_BIG, TOO_MANY_FRAGMENTS)
         elif fragment.fin:
             whole = b"".join(self._parts)
             self._parts.clear()
@@ -227,7 +227,7 @@ class GatewayConnection(ServerConnection):
         if self.protocol.state is State.OPEN:
             self.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
-    def start_closing(self, code: int, reason: str) -> None:
+    def close_in_background(self, code: int, reason: str) -> None:
         self._endpoint.tasks.start(self.close(code, reason))
 
 
@@ -241,7 +241,7 @@ class GatewayEndpoint:
         self._api = TopicApi(self.gateway, config.admins, config.issued, self._count_failure)
         self._tokens_in_urls = config.tokens_in_urls
         self._admins, self._path, self._gate = config.admins, path or "/", gate
-        self._failures = FailedTokens(trusted_proxy=config.trusted_proxy, counted_as=get_client_network)
+        self._failures = FailedTokenCounts(trusted_proxy=config.trusted_proxy, counted_as=get_client_network)
         self._trusted_proxy = config.trusted_proxy
         self.live = LiveCredentials()
         self.tasks = BackgroundTasks()
@@ -303,19 +303,19 @@ class GatewayEndpoint:
         query = parse_qs(urlsplit(request.target).query)
         topic, token = _only_value(query, "topic"), self._token(request, query)
         admission = (
-            token if isinstance(token, AdmissionRefused) else await self._admit_request(request, topic, token, query)
+            token if isinstance(token, AdmissionRefusal) else await self._admit_request(request, topic, token, query)
         )
-        if isinstance(admission, AdmissionRefused):
+        if isinstance(admission, AdmissionRefusal):
             await connection.close(*admission)
             return
-        assert not isinstance(token, AdmissionRefused)
+        assert not isinstance(token, AdmissionRefusal)
         connection.credential = TopicCredential(self.gateway.policy, token, topic, admission)
         member = self.gateway.join_topic(topic, admission, connection, replaces=_if_taken(query) == REPLACE)
-        if isinstance(member, AdmissionRefused):
+        if isinstance(member, AdmissionRefusal):
             await connection.close(*member)
             return
         seconds_left = None if admission.expires is None else admission.expires - time.time()
-        self.live.watch_holder(connection)
+        self.live.keep_verifying_holder(connection)
         try:
             connection.listen(partial(self.gateway.relay_frame, member))
             async with asyncio.timeout(seconds_left):
@@ -323,30 +323,30 @@ class GatewayEndpoint:
         except TimeoutError:
             await connection.close(CLOSE_POLICY_VIOLATION, "the token has expired")
         finally:
-            self.live.unwatch_holder(connection)
+            self.live.stop_verifying_holder(connection)
             self.gateway.leave_topic(member)
 
     async def _admit_request(
         self, request: GatewayRequest, topic: str, token: str | None, query: Mapping[str, list[str]]
-    ) -> Admission | AdmissionRefused:
+    ) -> Admission | AdmissionRefusal:
         if _if_taken(query) not in IF_TAKEN:
-            return AdmissionRefused(CLOSE_POLICY_VIOLATION, f"if_taken is one of {', '.join(IF_TAKEN)}")
+            return AdmissionRefusal(CLOSE_POLICY_VIOLATION, f"if_taken is one of {', '.join(IF_TAKEN)}")
         asked = query.get("routing")
         admission = await self.gateway.admit(token, topic, asked[0] if asked else None)
         if (
-            isinstance(admission, AdmissionRefused)
+            isinstance(admission, AdmissionRefusal)
             and admission.code != CLOSE_TRY_AGAIN_LATER
             and self._count_failure(request)
         ):
-            return AdmissionRefused(CLOSE_TRY_AGAIN_LATER, "too many bad tokens")
+            return AdmissionRefusal(CLOSE_TRY_AGAIN_LATER, "too many bad tokens")
         return admission
 
-    def _token(self, request: GatewayRequest, query: Mapping[str, list[str]]) -> str | AdmissionRefused | None:
+    def _token(self, request: GatewayRequest, query: Mapping[str, list[str]]) -> str | AdmissionRefusal | None:
         """The token of a connection: in its header, or in its URL where the operator allows that."""
         if "authorization" in request.headers or "token" not in query:
             return request.token()
         if not self._tokens_in_urls:
-            return AdmissionRefused(
+            return AdmissionRefusal(
                 CLOSE_POLICY_VIOLATION, "tokens in URLs are off here (tokens_in_urls); send an Authorization header"
             )
         token = _only_value(query, "token")
@@ -504,7 +504,7 @@ class TopicApi:
                 HTTPStatus.NOT_FOUND, f"{admission.participant} is not in the topic; connect to it first"
             )
         now = self._gateway.clock()
-        member.begin_window(now)
+        member.reset_expired_window(now)
         resets = datetime.now(UTC) + timedelta(seconds=member.window_ends - now)
         counts = {"messages": member.messages, "chatMessages": member.chat_messages}
         return GatewayResponse(

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from defserve.auth.bearer_tokens import StaticTokens, TokenVerifier, make_credential_name
 from defserve.auth.principals import Principal, is_token_principal_id
 from defserve.auth.signed_tokens import JWT
-from defserve.base.secret_references import read_setting
+from defserve.base.secret_references import read_secret_setting
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 from defserve.protocols.mcpx.envelope import CAPABILITY_PROFILES
@@ -497,7 +497,7 @@ def _token(about: Mapping[str, Any], where: str, folder: Path) -> str:
         return os.environ[value]
     if given[0] == "token_file":
         return _file(value, f"{where}.token_file", folder).strip()
-    return read_setting(value, f"{where}.token")
+    return read_secret_setting(value, f"{where}.token")
 
 
 def _file(name: object, where: str, folder: Path) -> str:

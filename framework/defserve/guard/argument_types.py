@@ -42,9 +42,9 @@ class ShellCommand:
     @property
     def env(self) -> dict[str, str]:
         """Variables to run it with: nothing of the server's own, and git runs no program that a repository names."""
-        from defserve.guard.shell.places import make_environment
+        from defserve.guard.shell.places import make_command_environment
 
-        return make_environment(writing=self.mode != "readonly")
+        return make_command_environment(writing=self.mode != "readonly")
 
     def __setattr__(self, name: str, value: object = None) -> None:
         raise AttributeError(f"{name} cannot be changed: a ShellCommand stays as it was judged")
@@ -248,17 +248,17 @@ class Upload:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The bytes in pieces of at most 64 KiB. A link is fetched anew each time."""
-        from defserve.guard.uploads import iter_chunks
+        from defserve.guard.uploads import iter_upload_chunks
 
-        async for chunk in iter_chunks(self, self._source, self._types, self._egress):
+        async for chunk in iter_upload_chunks(self, self._source, self._types, self._egress):
             yield chunk
 
     async def judge_link(self, egress: Egress | None) -> None:
         """Judge a link before the call; later it is fetched by the rules of `egress`. Raises Rejected."""
-        from defserve.guard.uploads import judge_source
+        from defserve.guard.uploads import judge_upload_source
 
         self._egress = egress
-        await judge_source(self._source, self._types, egress)
+        await judge_upload_source(self._source, self._types, egress)
 
     def __repr__(self) -> str:
         return f"Upload({self.name!r}, {self.media_type!r}, size={self.size})"
@@ -318,11 +318,11 @@ class FileTypes:
 
     def upload(self, value: Any) -> Upload:
         """The file in an argument. Raises Rejected for one that is not accepted, ValueError for what is no file."""
-        from defserve.guard.uploads import parse_file
+        from defserve.guard.uploads import parse_uploaded_file
 
         if isinstance(value, Upload):
             return value
-        source, name, media_type = parse_file(value, self)
+        source, name, media_type = parse_uploaded_file(value, self)
         upload = Upload(source, self, name, media_type)
         if (seen := VALIDATED_UPLOADS.get()) is not None:
             if len(seen) >= MAX_UPLOADS:
@@ -339,5 +339,5 @@ VALIDATED_UPLOADS: ContextVar[list[Upload] | None] = ContextVar("defserve_upload
 """Where the uploads of a call are noted while its arguments are validated, as the URLs are in `VALIDATED_URLS`."""
 
 
-ARGUMENT_GUARDS: tuple[type[Any], ...] = (Shell, Url, Within, Code, FileTypes)
-GUARDED_TYPES: Mapping[type[Any], type[Any]] = {ShellCommand: Shell, PublicUrl: Url, Upload: FileTypes}
+ARGUMENT_GUARD_CLASSES: tuple[type[Any], ...] = (Shell, Url, Within, Code, FileTypes)
+GUARD_BY_GUARDED_TYPE: Mapping[type[Any], type[Any]] = {ShellCommand: Shell, PublicUrl: Url, Upload: FileTypes}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from defserve.base.peer_bounds import ACCEPT_ENCODING_VALUE
 from defserve.base.version import VERSION
 from defserve.errors import UsageError
-from defserve.guard.network import DEADLINE_EXTENSION, Egress, make_refusal
+from defserve.guard.network import DEADLINE_REQUEST_EXTENSION, Egress, make_url_refusal
 from defserve.guard.verdict import Violation
 
 if TYPE_CHECKING:
@@ -143,12 +143,12 @@ class GuardedClient:
     def _request(self, method: str, url: str, **content: Unpack[RequestContent]) -> httpx2.Request:
         verdict = self._egress.judge(url)
         if not verdict or verdict.url is None:
-            raise make_refusal(verdict)
+            raise make_url_refusal(verdict)
         request = self._http.build_request(method, verdict.url, **content)
         request.headers["host"] = request.url.netloc.decode("ascii")
         # Only encodings that can be decompressed in bounded pieces.
         request.headers["accept-encoding"] = self._http.headers["accept-encoding"]
-        request.extensions[DEADLINE_EXTENSION] = asyncio.get_running_loop().time() + self._egress.timeout
+        request.extensions[DEADLINE_REQUEST_EXTENSION] = asyncio.get_running_loop().time() + self._egress.timeout
         return request
 
     async def _follow(self, request: httpx2.Request, auth: tuple[str, str] | None, *, follows: bool) -> httpx2.Response:
@@ -161,10 +161,10 @@ class GuardedClient:
             hops += 1
             if hops > self._egress.redirects:
                 violation = Violation("redirects", f"Too many redirects: at most {self._egress.redirects}")
-                raise make_refusal(self._egress.refuse(violation), "Redirect refused")
+                raise make_url_refusal(self._egress.refuse(violation), "Redirect refused")
             request, last = response.next_request, request
             if not (verdict := self._egress.judge(str(request.url))):
-                raise make_refusal(verdict, "Redirect refused")
+                raise make_url_refusal(verdict, "Redirect refused")
             if _origin(request) != _origin(last):
                 auth = None
                 for name in set(request.headers) - _CARRIED_ACROSS:
@@ -189,14 +189,14 @@ def _client(egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | Non
     httpx = load_httpx("the guarded HTTP client")
     from defserve.guard.http_transport import CONNECT_TIMEOUT_SECONDS, GuardedTransport
 
-    return make_shared_client(
+    return make_shared_http_client(
         GuardedTransport(egress, resolver, tls),
         headers={"user-agent": f"defserve/{VERSION}", "accept-encoding": ACCEPT_ENCODING_VALUE},
         timeout=httpx.Timeout(egress.timeout, connect=min(egress.timeout, CONNECT_TIMEOUT_SECONDS)),
     )
 
 
-def make_shared_client(transport: httpx2.AsyncBaseTransport, **options: Any) -> httpx2.AsyncClient:
+def make_shared_http_client(transport: httpx2.AsyncBaseTransport, **options: Any) -> httpx2.AsyncClient:
     """A client of httpx that serves many callers: a cookie that one caller was given is never sent for another."""
     cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
     return load_httpx("an HTTP client").AsyncClient(

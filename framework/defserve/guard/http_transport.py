@@ -25,7 +25,13 @@ from defserve.base.peer_bounds import (
     find_text_codec,
 )
 from defserve.errors import LimitExceeded, Refused
-from defserve.guard.network import DEADLINE_EXTENSION, Egress, Resolver, make_refusal, resolve_allowed_addresses
+from defserve.guard.network import (
+    DEADLINE_REQUEST_EXTENSION,
+    Egress,
+    Resolver,
+    make_url_refusal,
+    resolve_allowed_addresses,
+)
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 MAX_CONNECTIONS = 100
@@ -55,9 +61,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         verdict = self._egress.judge(str(request.url))
         if not verdict:
-            raise make_refusal(verdict)
+            raise make_url_refusal(verdict)
         deadline = (
-            request.extensions.get(DEADLINE_EXTENSION) or asyncio.get_running_loop().time() + self._egress.timeout
+            request.extensions.get(DEADLINE_REQUEST_EXTENSION)
+            or asyncio.get_running_loop().time() + self._egress.timeout
         )
         try:
             async with asyncio.timeout_at(deadline):

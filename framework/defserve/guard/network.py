@@ -415,7 +415,7 @@ def _iter_embedded_ipv4(address: IPv6Address) -> Iterator[tuple[str, IPv4Address
 # -- What the guarded HTTP client may reach, and its limits: one frozen object. Below: how a name is resolved.
 
 
-DEADLINE_EXTENSION: Final = "deadline"
+DEADLINE_REQUEST_EXTENSION: Final = "deadline"
 """The extension of a request that holds the loop's time at which the whole exchange is abandoned."""
 
 # Field → the form of its values, and an example.
@@ -477,7 +477,7 @@ class Egress:
         return make_refused_verdict(violations, make_url_hints(self.schemes, self.ports, self.hosts))
 
 
-def make_refusal(verdict: Verdict, reason: str = "URL refused") -> Rejected:
+def make_url_refusal(verdict: Verdict, reason: str = "URL refused") -> Rejected:
     """A verdict as an exception for the caller."""
     return make_rejection(verdict, reason, "network_restricted")
 
@@ -518,7 +518,7 @@ async def resolve_allowed_addresses(
     """The addresses to connect to, in order. Raises Refused when there are none, or one of them is not public."""
     found = await addresses(host, port, egress, resolver=resolver)
     if isinstance(found, Verdict):
-        raise make_refusal(found)
+        raise make_url_refusal(found)
     return found
 
 

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.base.hidden_characters import iter_hidden_character_notes
 from defserve.errors import UsageError
 from defserve.guard.verdict import Verdict, Violation, make_refused_verdict, require_allowed
 
@@ -49,7 +49,7 @@ def _violations(path: str) -> Iterator[Violation]:
         return
     if not path.strip():
         yield Violation("empty", "Blocked path: it is empty")
-    for index, what in describe_hidden_characters(path):
+    for index, what in iter_hidden_character_notes(path):
         yield Violation("hidden-text", f"Blocked {what} at position {index}")
         return
     if _ENCODED.search(path):

@@ -82,7 +82,7 @@ def make_upload_schema(types: FileTypes) -> dict[str, Any]:
     }
 
 
-def parse_file(value: Any, types: FileTypes) -> ParsedFile:
+def parse_uploaded_file(value: Any, types: FileTypes) -> ParsedFile:
     """The file in an argument. Raises Rejected for one that is not accepted, ValueError for what is no file."""
     if isinstance(value, str):
         return _parse_data_uri(value, types) if value[:5].lower() == "data:" else _parse_base64(value, 0, types)
@@ -142,17 +142,17 @@ def _parse_link(value: Mapping[Any, Any], types: FileTypes) -> ParsedFile:
 # -- The bytes of a file, in pieces.
 
 
-async def judge_source(source: InlineFile | RemoteFile, types: FileTypes, egress: Egress | None) -> None:
+async def judge_upload_source(source: InlineFile | RemoteFile, types: FileTypes, egress: Egress | None) -> None:
     """Judge a link by its text and by the addresses of its host. Raises Rejected."""
     if isinstance(source, RemoteFile):
-        from defserve.guard.network import judge_url_and_addresses, make_refusal
+        from defserve.guard.network import judge_url_and_addresses, make_url_refusal
 
         verdict = await judge_url_and_addresses(source.url, _narrow_egress(source.url, types, egress))
         if not verdict:
-            raise make_refusal(verdict, "File refused")
+            raise make_url_refusal(verdict, "File refused")
 
 
-async def iter_chunks(
+async def iter_upload_chunks(
     upload: Upload, source: InlineFile | RemoteFile, types: FileTypes, egress: Egress | None
 ) -> AsyncGenerator[bytes]:
     """The bytes. Of a link, the first ones are judged before any is given away."""

@@ -38,7 +38,7 @@ CONTEXT: Final = ("theme", "styles", "displayMode", "containerDimensions", "loca
 """What a page says about itself to a view."""
 
 
-class NoTimeoutClient:
+class ViewHostClient:
     """A client as the host of a view needs it, whose calls may take as long as they take."""
 
     def __init__(self, client: Client, on_progress: ProgressHandler | None = None) -> None:
@@ -254,7 +254,7 @@ def is_remote(address: str) -> bool:
     return parts.scheme in ("http", "https", "ws", "wss") and not is_loopback(parts.hostname or "")
 
 
-def make_refusal_check(ports: set[int], address: str) -> Callable[[str], bool]:
+def make_refused_origin_check(ports: set[int], address: str) -> Callable[[str], bool]:
     """Which origins no view of the server at `address` reaches: our own `ports`; for a server elsewhere, what is near.
 
     A name can be pointed at this machine. So the inspector refuses by host name as well, and asks for its token.
@@ -272,7 +272,7 @@ def make_refusal_check(ports: set[int], address: str) -> Callable[[str], bool]:
     return is_refused
 
 
-def narrow_policy(policy: str, refused: Callable[[str], bool]) -> tuple[str, list[str], list[str]]:
+def narrow_content_policy(policy: str, refused: Callable[[str], bool]) -> tuple[str, list[str], list[str]]:
     """A `Content-Security-Policy` without the origins that are refused; those that it names; those that it lost."""
     directives: list[str] = []
     named: dict[str, bool] = {}

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from defserve.base.redaction import REDACTION_MASK
 from defserve.client.replies import Json, object_or_empty
 from defserve.core.json_values import is_array, is_object
-from defserve.inspector.recording.masking import mask_text, mask_value, mask_words
+from defserve.inspector.recording.masking import mask_command_words, mask_text, mask_value
 
 NAME: Final = re.compile(r"[^=:\s-][^=:\s]*")
 WIDTH: Final = 88
@@ -42,7 +42,7 @@ class SavedCall(NamedTuple):
     time: float | None = None
 
 
-def write_command_line(words: Sequence[str], tool: str, arguments: Mapping[str, Any]) -> str:
+def format_call_command(words: Sequence[str], tool: str, arguments: Mapping[str, Any]) -> str:
     """The `defserve call` line of a call. `words` name the server."""
     before, after = _split_words(_fill_masked_words(words))
     arguments = _fill_masks(dict(arguments), mask_value(dict(arguments)), "the secret")
@@ -63,7 +63,9 @@ def _split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _fill_masked_words(words: Sequence[str]) -> list[str]:
-    return [_fill_masks(word, shown, "the secret") for word, shown in zip(words, mask_words(words), strict=True)]
+    return [
+        _fill_masks(word, shown, "the secret") for word, shown in zip(words, mask_command_words(words), strict=True)
+    ]
 
 
 def _fill_masks(value: Any, shown: Any, name: str) -> Any:
@@ -104,7 +106,7 @@ NOTES: Final[Mapping[str, str]] = {
 }
 
 
-def write_test(words: Sequence[str], calls: Sequence[SavedCall], era: str | None = None) -> str:
+def format_call_test(words: Sequence[str], calls: Sequence[SavedCall], era: str | None = None) -> str:
     """A file with one test that makes the calls in their order, in one conversation, and expects what they gave.
 
     With an era, it runs only in that one: a call that changes something must not be made twice.

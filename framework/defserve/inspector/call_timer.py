@@ -26,7 +26,7 @@ from defserve.core.composition import Composition, DispatchTable
 from defserve.core.extension import Extension, Handler, Next, StagePipeline, Wrapper
 from defserve.core.messages import Params
 from defserve.core.session import Session
-from defserve.inspector.waterfalls import MAX_STAGES, ServerWaterfall, Stage, make_waterfall
+from defserve.inspector.waterfalls import MAX_STAGES, ServerWaterfall, WaterfallStage, make_waterfall
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.tools import Tool, Tools
 from defserve.serve.asyncio_engine import AsyncioEngine
@@ -111,7 +111,7 @@ class TimedCall:
                 span.is_failed = False
         hidden = {span for span in self.spans if span.can_hide and span.get_own_ms(self.spans) < MIN_OWN_MS}
         stages = [
-            Stage(
+            WaterfallStage(
                 span.kind,
                 span.title,
                 span.get_depth(hidden),

@@ -49,7 +49,7 @@ def make_json_patch(before: Any, after: Any) -> list[PatchOperation]:
     return made
 
 
-def shorten_ops(ops: Sequence[PatchOperation]) -> list[PatchOperation]:
+def shorten_patch_operations(ops: Sequence[PatchOperation]) -> list[PatchOperation]:
     """The first operations, for a page. A long value is the beginning of its text, and `cut` has its size in bytes."""
     return [_short(op) for op in ops[:MAX_OPS]]
 
@@ -149,9 +149,9 @@ CONTEXT: Final = 3
 MAX_ROWS: Final = 2_000
 
 
-def side_by_side(before: Any, after: Any) -> list[DiffRow | int]:
+def align_changed_lines(before: Any, after: Any) -> list[DiffRow | int]:
     """The lines of both, names sorted, with unchanged runs left out: a number says how many lines."""
-    return fold_rows(align_lines(_sort_names(before), _sort_names(after)))
+    return fold_equal_rows(align_lines(_sort_names(before), _sort_names(after)))
 
 
 def align_lines(before: Any, after: Any) -> list[DiffRow]:
@@ -234,7 +234,7 @@ def _indent_line(line: str | None) -> str | None:
     return None if line is None else f"  {line}"
 
 
-def fold_rows(rows: list[DiffRow]) -> list[DiffRow | int]:
+def fold_equal_rows(rows: list[DiffRow]) -> list[DiffRow | int]:
     """The rows that differ, and a few around each. A number says how many are left out."""
     folded: list[DiffRow | int] = []
     shown = bytearray(len(rows))

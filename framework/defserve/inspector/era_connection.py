@@ -29,8 +29,8 @@ from defserve.client.links.http import HttpLink
 from defserve.client.replies import object_or_empty
 from defserve.core.messages import INTERNAL_ERROR, Message, Reply, Request, RequestId, encode
 from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
-from defserve.inspector.kernels import KernelControl
-from defserve.inspector.protocol import BadMessage, Json, describe_wire_error
+from defserve.inspector.kernels import KernelOverSocket
+from defserve.inspector.protocol import BadMessage, Json, describe_error_for_page
 from defserve.inspector.recording.masking import mask_address, mask_text
 from defserve.inspector.recording.recorder import Direction, RecordedExchange, RecordedMessage, Recorder
 from defserve.inspector.state_trees import FindStoredState
@@ -67,21 +67,21 @@ class InspectionTarget:
     link: Callable[[], AbstractAsyncContextManager[ClientLink]]
     era: str = ""
     stored: FindStoredState | None = None
-    kernel: KernelControl | None = None
+    kernel: KernelOverSocket | None = None
     audit: Callable[[], ReadableAuditLog | None] | None = None
     sign_in_at: str = ""
     tracebacks: str = ""
     server: Server | None = None
     process: TargetProcess | None = None
     starts: bool = False
-    build: BuildNews | None = None
+    build: ReloadStatus | None = None
     saved: SavedSession | None = None
 
 
 MAX_BUILD_LINES: Final = 40
 
 
-class BuildNews:
+class ReloadStatus:
     """Why the newest version of a server that is reloaded does not start; `problem` is None while it serves."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class EraConnection:
         return self._client
 
     @property
-    def client_now(self) -> Client | None:
+    def connected_client(self) -> Client | None:
         """The client, if the conversation is open."""
         return self._client
 
@@ -231,7 +231,7 @@ class EraConnection:
 
     def _describe_error(self, error: DefserveError) -> Json:
         """The error, for the page. Who signs in at a terminal is signed in here too, at the next try."""
-        told = describe_wire_error(error)
+        told = describe_error_for_page(error)
         if (process := self._target.process) is not None and process.exit is not None:
             told["exit"] = process.exit
         if "challenge" in object_or_empty(told.get("data")):
@@ -437,7 +437,7 @@ SECONDS = 600.0
 """How long a person may take."""
 
 
-class SignInAccount:
+class InspectorSignIn:
     """One attempt to sign in at a time, for all pages. After it, and after signing out, `reopen` is called."""
 
     def __init__(self, url: str, push: Callable[[str, Any], object], reopen: Callable[[], object]) -> None:
@@ -511,7 +511,7 @@ class SignInAccount:
         try:
             await sign_in(self._url, redirect, scopes=scopes)
         except Exception as error:
-            self._report("failed", **describe_wire_error(error))
+            self._report("failed", **describe_error_for_page(error))
             return
         self._report("done")
         self._reopen()

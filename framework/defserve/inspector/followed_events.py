@@ -18,7 +18,7 @@ from defserve.client.client import Client
 from defserve.client.replies import object_or_empty, string_or_none
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, PeerError
-from defserve.inspector.protocol import BadMessage, Json, describe_wire_error
+from defserve.inspector.protocol import BadMessage, Json, describe_error_for_page
 from defserve.limits import Limits
 from defserve.protocols.mcp.events.draft import MAX_EVENT_BYTES, SUBSCRIPTION_ID_HEADER, VERIFICATION_TYPE
 from defserve.protocols.mcp.events.sending import (
@@ -150,7 +150,7 @@ class FollowedEvent:
                 row = {"id": event.id, "data": event.data, "timestamp": event.timestamp, "gap": event.is_after_gap}
                 self._add(row)
         except PeerError as error:
-            self._error = describe_wire_error(error)
+            self._error = describe_error_for_page(error)
         finally:
             if self._reading is asyncio.current_task() and self.is_running:
                 self.is_running = False

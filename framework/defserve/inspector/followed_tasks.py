@@ -22,7 +22,7 @@ from defserve.client.tasks import ServerTask, StartedCall
 from defserve.core.messages import INVALID_PARAMS
 from defserve.core.peer import make_peer_error
 from defserve.errors import DefserveError, PeerError, PeerGone, ProtocolError
-from defserve.inspector.protocol import BadMessage, describe_wire_error
+from defserve.inspector.protocol import BadMessage, describe_error_for_page
 
 if TYPE_CHECKING:
     from defserve.inspector.inspection import Inspection
@@ -387,7 +387,7 @@ class FollowedRecord:
     def record_end(self, status: str, result: Json | None = None, error: BaseException | None = None) -> None:
         """It is over. Of a result that is too long only the size is kept."""
         self.over = time.time()
-        self.error = describe_wire_error(error) if error is not None else None
+        self.error = describe_error_for_page(error) if error is not None else None
         if self.error is not None and _size(self.error) > MAX_ARGUMENTS_BYTES:
             short = {name: value for name, value in self.error.items() if _size(value) <= MAX_TEXT_LENGTH}
             self.error = {**short, "message": str(self.error["message"])[:MAX_TEXT_LENGTH]}
@@ -421,7 +421,7 @@ class FollowedRecord:
             "size": self.size,
         }
 
-    def full_wire(self) -> Json:
+    def to_full_wire(self) -> Json:
         return {**self.to_wire(), "result": self.result, "arguments": self.arguments, "steps": list(self.steps)}
 
 

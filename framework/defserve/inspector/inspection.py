@@ -25,7 +25,7 @@ from defserve.client.skills import CheckedEntry, LoadedSkill, UnverifiedSkill
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.inspector.app_views import ShownApps, ViewDocumentServer
-from defserve.inspector.era_connection import BuildNews, EraConnection, InspectionTarget, SignInAccount
+from defserve.inspector.era_connection import EraConnection, InspectionTarget, InspectorSignIn, ReloadStatus
 from defserve.inspector.followed_events import FollowedEvents
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
@@ -33,11 +33,11 @@ from defserve.inspector.kept_calls import CURRENT_CALL, KeptCalls
 from defserve.inspector.live_feed import LiveFeed, Playground, make_person_model
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.questions import Questions
-from defserve.inspector.recording.masking import mask_address, mask_words
+from defserve.inspector.recording.masking import mask_address, mask_command_words
 from defserve.inspector.recording.recorder import Recorder
-from defserve.inspector.recording.timeline import Latencies, Timeline
+from defserve.inspector.recording.timeline import Latencies, SharedTimeline
 from defserve.inspector.state_trees import StateTrees
-from defserve.protocols.mcp.skill_files import SKILL_FILE
+from defserve.protocols.mcp.skill_files import SKILL_MANIFEST_FILENAME
 from defserve.protocols.mgp.audit import ReadableAuditLog
 from defserve.stores.audit.chain import iter_numbered_lines, parse_log_line
 from defserve.tooling.listing import ServerListing
@@ -89,13 +89,13 @@ class Inspection:
 
     def __init__(self, target: InspectionTarget) -> None:
         self.target, self.recorder = target, target.saved.recorder if target.saved is not None else Recorder()
-        self.timeline = Timeline(self.recorder)
+        self.timeline = SharedTimeline(self.recorder)
         self.latencies = Latencies()
         for entry in self.recorder.slice(0, self.recorder.count):
             self.latencies.add(entry)
         self.recorder.subscribe(self.latencies.add)
         self.questions = Questions(self.push)
-        self.account = SignInAccount(target.sign_in_at, self.push, self.reopen)
+        self.account = InspectorSignIn(target.sign_in_at, self.push, self.reopen)
         self.states = StateTrees(target.stored, target.saved.trees if target.saved is not None else ())
         self.live, self.playground = LiveFeed(self.push), Playground()
         self.seats: dict[int, JoinedTopic] = {}
@@ -114,8 +114,8 @@ class Inspection:
         self.lifecycle: deque[Json] = deque(maxlen=MAX_STATES)
         """States that servers have told, oldest first, each with its `era` and when it came (`at`)."""
         self.audit = HostAudit(self.push)
-        self.server_log = ServerLog(target.audit, target.process)
-        self.build = target.build or BuildNews()
+        self.server_log = ServerAuditLog(target.audit, target.process)
+        self.build = target.build or ReloadStatus()
         self._first: EraConnection | None = None
         self._status: asyncio.Task[None] | None = None
 
@@ -188,9 +188,9 @@ class Inspection:
             connection.reopen()
 
     @property
-    def open_clients(self) -> list[Client]:
+    def connected_clients(self) -> list[Client]:
         """The client of each conversation that is open."""
-        return [client for each in self._list_connections() if (client := each.client_now) is not None]
+        return [client for each in self._list_connections() if (client := each.connected_client) is not None]
 
     def _list_connections(self) -> list[EraConnection]:
         return list({id(each): each for each in (*self.connections.values(), self._first) if each}.values())
@@ -245,7 +245,7 @@ class Inspection:
                 on_event=lambda event: self.live.receive_event(era(), event),
                 on_message=lambda message: self.live.receive_message(era(), message),
                 on_state=lambda change: self.states.record_change(era(), change),
-                model=make_person_model(self.live, era, questions.sampler(era)),
+                model=make_person_model(self.live, era, questions.make_sampler(era)),
                 audit=self.audit,
             ),
             "timeout": OPEN_SECONDS,
@@ -262,7 +262,7 @@ class Inspection:
 
     def describe_connection(self, connection: EraConnection) -> Json:
         """A conversation for the page: its state, and what the server says about itself while it is open."""
-        return {**connection.to_wire(), **server_of(connection.client_now)}
+        return {**connection.to_wire(), **server_of(connection.connected_client)}
 
     def _heard(self, era: str, method: str, params: Json) -> None:
         if (kind := LISTS.get(method)) is not None:
@@ -300,7 +300,7 @@ class Inspection:
         return {
             "target": {
                 "address": mask_address(target.address, target.words),
-                "words": mask_words(target.words),
+                "words": mask_command_words(target.words),
                 "tracebacks": target.tracebacks,
                 "signs_in": bool(target.sign_in_at),
                 "starts": target.starts,
@@ -343,7 +343,7 @@ def get_request_era(request: PageRequest) -> str | None:
 
 
 @asynccontextmanager
-async def use_request_client(inspection: Inspection, request: PageRequest) -> AsyncGenerator[Client]:
+async def use_era_client(inspection: Inspection, request: PageRequest) -> AsyncGenerator[Client]:
     """The client of the era that a request is about. If the server turns out to be gone, it is connected to anew."""
     era = get_request_era(request)
     client = await inspection.client(era)
@@ -370,7 +370,7 @@ class Watches:
     async def renew(self, client: Client) -> list[str]:
         """What is watched in the era of a client. If it is a new client, the server is asked anew first."""
         uris = self._of(client)
-        era = client_era(client)
+        era = get_client_era(client)
         if self._clients.get(era) is not client:
             self._clients[era] = client
             for uri in sorted(uris):
@@ -398,10 +398,10 @@ class Watches:
             await client.unsubscribe(uri)
 
     def _of(self, client: Client) -> set[str]:
-        return self._uris.setdefault(client_era(client), set())
+        return self._uris.setdefault(get_client_era(client), set())
 
 
-def client_era(client: Client) -> str:
+def get_client_era(client: Client) -> str:
     return "stateless" if client.stateless else "handshake"
 
 
@@ -450,7 +450,7 @@ class HeldSkills:
             del self._loaded[next(iter(self._loaded))]
         return skill
 
-    def drop_skill(self, era: str, uri: str) -> None:
+    def forget_skill_text(self, era: str, uri: str) -> None:
         """Read its `SKILL.md` anew the next time."""
         self._loaded.pop((era, uri), None)
 
@@ -472,7 +472,7 @@ def describe_skill(entry: JsonObject) -> JsonObject:
         checked = CheckedEntry(entry)
     except UnverifiedSkill as error:
         return {**told, "refused": error.message[:MAX_TEXT_LENGTH]}
-    files = sorted(checked.files.values(), key=lambda file: (file.path != SKILL_FILE, file.path))
+    files = sorted(checked.files.values(), key=lambda file: (file.path != SKILL_MANIFEST_FILENAME, file.path))
     return {**told, "files": [file._asdict() for file in files], "fingerprint": checked.fingerprint}
 
 
@@ -485,7 +485,7 @@ MAX_LINE_BYTES: Final = 4_096
 """A longer line is shown without its details."""
 
 
-class ServerLog:
+class ServerAuditLog:
     """`find` gives the log; None if the server has none, or it is out of reach. Reading it takes a thread."""
 
     def __init__(

@@ -23,10 +23,10 @@ from defserve.client.replies import object_or_empty
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR
 from defserve.errors import PeerError
-from defserve.inspector.protocol import BadMessage, Json, describe_wire_error
+from defserve.inspector.protocol import BadMessage, Json, describe_error_for_page
 from defserve.inspector.waterfalls import (
-    ELSEWHERE,
-    NOT_MEASURED,
+    NOT_MEASURED_NOTE,
+    ROUND_TRIP_ONLY_NOTE,
     Waterfall,
     measure_round_trip,
     place_in_round_trip,
@@ -121,7 +121,7 @@ class KeptCalls:
                 call.outcome["traceback"] = process.find_traceback(join_texts(result))
         except Exception as error:
             call.failure = error
-            call.end("failed", error=describe_wire_error(error))
+            call.end("failed", error=describe_error_for_page(error))
         self._add_waterfall(call)
 
     def _add_waterfall(self, call: KeptCall) -> None:
@@ -136,14 +136,14 @@ class KeptCalls:
         process = self._inspection.target.process
         if process is not None and (measured := process.find_waterfall(call.request)) is not None:
             return place_in_round_trip(measured, call.sent, call.took_ms)
-        exchange = self._inspection.recorder.get_exchange(request.seq)
+        exchange = self._inspection.recorder.find_http_exchange(request.seq)
         return measure_round_trip(
             call.took_ms,
             head=(exchange.at - request.time) * 1000 if exchange is not None and exchange.at else None,
             first=call.first,
             server_timing=exchange.answered.get("server-timing", "") if exchange is not None else "",
             is_failed=call.state == "failed",
-            note=ELSEWHERE if process is None else NOT_MEASURED,
+            note=ROUND_TRIP_ONLY_NOTE if process is None else NOT_MEASURED_NOTE,
         )
 
     def _finish(self, call: KeptCall) -> None:
@@ -244,7 +244,7 @@ class KeptCall:
                 code=code if isinstance(code, int) else INTERNAL_ERROR,
                 data=error.get("data"),
             )
-            self.end("failed", error=describe_wire_error(self.failure))
+            self.end("failed", error=describe_error_for_page(self.failure))
         self.outcome["ms"] = request.ms
 
     def tell(self) -> None:
@@ -381,7 +381,7 @@ class RunningCall:
             return
         lost = params.get("gap_unrecoverable") is True
         self._add_chunks(self._order.skip_chunk(index) if lost else self._order.add_chunk(index, params.get("content")))
-        if missing := self._order.take_missing_indices():
+        if missing := self._order.take_unrequested_indices():
             about = {"request_id": self._call.request, "missing_indices": missing}
             self._client.notify_soon("notifications/mgp.stream.gap", about)
 

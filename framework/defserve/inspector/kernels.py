@@ -19,7 +19,7 @@ from defserve.inspector.protocol import BadMessage, Json
 from defserve.kernel.control import KERNEL_VERBS, KernelVerb, ask_kernel_async
 
 
-def list_buttons() -> list[str]:
+def list_verb_buttons() -> list[str]:
     """The verbs that the page offers, as `defserve kernel` spells them."""
     return [verb.name for verb in KERNEL_VERBS.values() if verb.has_button]
 
@@ -27,7 +27,7 @@ def list_buttons() -> list[str]:
 # -- A kernel of this user, over its control socket.
 
 
-class KernelControl:
+class KernelOverSocket:
     """The kernel that serves a file; the one with this process, if there are several.
 
     name   how it is reached, for the page
@@ -39,7 +39,7 @@ class KernelControl:
 
     def __init__(self, config: Path, process: int | None = None) -> None:
         self.config, self.process = config, process
-        self.verbs: Sequence[str] = list_buttons()
+        self.verbs: Sequence[str] = list_verb_buttons()
 
     async def read_status(self) -> Json:
         """The `status` of the kernel, a row for each of its `servers`, and a `note` if something cannot be told.
@@ -91,7 +91,7 @@ class KernelOverClient:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        buttons = list_buttons() if self._has("lifecycle") else []
+        buttons = list_verb_buttons() if self._has("lifecycle") else []
         self.verbs: Sequence[str] = [name for name in buttons if KERNEL_VERBS[name].method]
 
     @staticmethod
@@ -160,4 +160,4 @@ class KernelOverClient:
         return self._client.mgp is not None and section in self._client.mgp.sections
 
 
-InspectedKernel: TypeAlias = KernelControl | KernelOverClient
+InspectedKernel: TypeAlias = KernelOverSocket | KernelOverClient

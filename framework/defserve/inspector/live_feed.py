@@ -266,7 +266,7 @@ class Playground:
                 for each in injections[:MAX_INJECTIONS]
             ],
             "silent": silent,
-            "wants": mcpl.hooks.wants_before,
+            "wants": mcpl.hooks.wants_before_inference,
             "problems": list(problems(audit, mark, BEFORE_INFERENCE)),
         }
 
@@ -288,7 +288,7 @@ class Playground:
             "text": reviewed.text,
             "ms": _since(began),
             "rewrites": rewrites,
-            "wants": mcpl.hooks.wants_after,
+            "wants": mcpl.hooks.wants_after_inference,
             "blocking": mcpl.hooks.is_blocking,
             "problems": list(problems(audit, mark, AFTER_INFERENCE)),
         }

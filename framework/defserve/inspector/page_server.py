@@ -42,13 +42,13 @@ from defserve.inspector.panels import (
 from defserve.inspector.protocol import (
     CANCEL_VERB,
     MAX_SCOPES,
-    PAGE_LEFT,
+    PAGE_LEFT_REASON,
     BadMessage,
     Json,
     PageRequest,
-    describe_wire_error,
-    is_scope,
-    parse_message,
+    describe_error_for_page,
+    is_displayable_scope,
+    parse_page_message,
 )
 from defserve.limits import Limits
 from defserve.serve.session_opener import serve_on_loopback
@@ -59,7 +59,7 @@ LIMITS: Final = Limits(message=MAX_FRAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class WebOptions:
+class InspectorWebOptions:
     """port     where to listen; 0 lets the system choose
     browser  whether to open a browser
     """
@@ -92,7 +92,7 @@ async def inspecting(target: InspectionTarget, port: int = 0) -> AsyncGenerator[
             yield RunningInspector(f"{address}?token={access.token}", inspection, access)
 
 
-async def run_inspector(target: InspectionTarget, options: WebOptions, ending: asyncio.Future[int]) -> int:
+async def run_inspector(target: InspectionTarget, options: InspectorWebOptions, ending: asyncio.Future[int]) -> int:
     """Inspect until `ending` has an exit code, and return it. The address is printed on a line of its own."""
     async with inspecting(target, options.port) as running:
         print("The inspector runs until Ctrl-C. Open this address:", file=sys.stderr)
@@ -385,7 +385,7 @@ class PageSocket:
             self._inspection.pages.remove(self._push)
             tasks += self._running.values()
             for task in tasks:
-                task.cancel(PAGE_LEFT)
+                task.cancel(PAGE_LEFT_REASON)
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read_requests(self) -> int | None:
@@ -398,9 +398,9 @@ class PageSocket:
             if text is None:
                 return POLICY_VIOLATION
             try:
-                id, verb, arguments = parse_message(text)
+                id, verb, arguments = parse_page_message(text)
             except BadMessage as error:
-                self._send_message({"on": "refused", "data": describe_wire_error(error)})
+                self._send_message({"on": "refused", "data": describe_error_for_page(error)})
                 continue
             if verb == CANCEL_VERB:
                 self._cancel(arguments.get("of"))
@@ -432,7 +432,7 @@ class PageSocket:
             self._send_message({"id": id, "error": {"message": "cancelled", "cancelled": True}})
             raise
         except Exception as error:
-            told = describe_wire_error(error)
+            told = describe_error_for_page(error)
             if "code" not in told:
                 log.debug("%s failed", verb, exc_info=True)
             answer = {"id": id, "error": told}
@@ -507,7 +507,7 @@ async def restart(inspection: Inspection, request: PageRequest) -> Any:
 async def sign_in(inspection: Inspection, request: PageRequest) -> Any:
     """Begin to sign in. Answered when there is an address to open, or when it has failed."""
     scopes = request.arguments.get("scopes", [])
-    if not is_array(scopes) or len(scopes) > MAX_SCOPES or not all(map(is_scope, scopes)):
+    if not is_array(scopes) or len(scopes) > MAX_SCOPES or not all(map(is_displayable_scope, scopes)):
         raise BadMessage(f"scopes are a list of at most {MAX_SCOPES} words")
     return await inspection.account.sign_in(scopes)
 

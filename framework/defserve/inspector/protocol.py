@@ -22,7 +22,7 @@ from defserve.errors import BadArguments, DefserveError, PeerError, Refused, Too
 Json: TypeAlias = dict[str, Any]
 FIX: Final = "\n  fix: "
 CANCEL_VERB: Final = "cancel"
-PAGE_LEFT: Final = "the page has left"
+PAGE_LEFT_REASON: Final = "the page has left"
 """Why a request is cancelled that the page itself did not cancel."""
 MAX_NUMBER: Final = 2**53
 """The largest number that a page counts with exactly."""
@@ -44,7 +44,7 @@ class PageRequest:
         self.arguments, self.part, self._last = arguments, part, None
         """`part` sends something before the answer. It does not wait: a page that reads too slowly is disconnected."""
 
-    def part_if_changed(self, part: Json) -> None:
+    def send_part_if_changed(self, part: Json) -> None:
         """Send a part, unless it is the same as the last one that was sent this way."""
         if part != self._last:
             self._last = part
@@ -81,7 +81,7 @@ class PageRequest:
         return value
 
 
-def parse_message(text: str) -> tuple[int | None, str, Json]:
+def parse_page_message(text: str) -> tuple[int | None, str, Json]:
     """The id, the verb and the arguments of a message of the page. Raises BadMessage."""
     try:
         message = from_json(text, allow_inf_nan=False)
@@ -99,7 +99,7 @@ def parse_message(text: str) -> tuple[int | None, str, Json]:
     return id, verb, arguments
 
 
-def describe_wire_error(error: BaseException) -> Json:
+def describe_error_for_page(error: BaseException) -> Json:
     """An exception as the page shows it. Nothing of an unexpected one but its class."""
     if not isinstance(error, DefserveError):
         return {"message": f"the inspector could not do this: {type(error).__name__}"}
@@ -135,9 +135,9 @@ def _missing_scopes(data: Any) -> list[str] | None:
     if status != 403 or said.error != "insufficient_scope":
         return None
     scopes = list(said.scopes)
-    return scopes if 0 < len(scopes) <= MAX_SCOPES and all(map(is_scope, scopes)) else None
+    return scopes if 0 < len(scopes) <= MAX_SCOPES and all(map(is_displayable_scope, scopes)) else None
 
 
-def is_scope(text: Any) -> bool:
+def is_displayable_scope(text: Any) -> bool:
     """Whether something is a scope (RFC 6749 §3.3), and short enough to be shown."""
     return isinstance(text, str) and len(text) <= MAX_SCOPE_LENGTH and SCOPE.fullmatch(text) is not None

@@ -126,9 +126,9 @@ class Questions:
             answer = await self.ask_person("url", era(), message=message, url=url, **about)
             return DECISIONS.get(str(answer.get("action")), Cancel)
 
-        return Answers(ask, self.sampler(era, **about), lambda: self.roots, ask_url=ask_url)
+        return Answers(ask, self.make_sampler(era, **about), lambda: self.roots, ask_url=ask_url)
 
-    def sampler(self, era: Callable[[], str], **about: Any) -> Callable[[Json], Awaitable[Any]]:
+    def make_sampler(self, era: Callable[[], str], **about: Any) -> Callable[[Json], Awaitable[Any]]:
         """What answers requests to sample a model: the script, or the person. Raises ProtocolError if they refuse."""
 
         async def sample(params: dict[str, Any]) -> Any:

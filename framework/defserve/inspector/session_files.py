@@ -32,10 +32,10 @@ from defserve.errors import UsageError
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.recording.masking import mask_value
 from defserve.inspector.recording.recorder import (
-    MAX_BODY,
     MAX_ENTRIES,
+    MAX_KEPT_BODY_BYTES,
+    MAX_MESSAGE_SUMMARY_LENGTH,
     MAX_NAME_LENGTH,
-    MAX_SUMMARY,
     RecordedExchange,
     RecordedMessage,
     Recorder,
@@ -43,7 +43,7 @@ from defserve.inspector.recording.recorder import (
 from defserve.inspector.recording.timeline import Latencies
 from defserve.inspector.state_trees import KnownCheckpoint, SavedTree
 from defserve.inspector.waterfalls import parse_waterfall
-from defserve.tooling.listing import LISTS, ServerListing
+from defserve.tooling.listing import LIST_WIRE_NAMES, ServerListing
 
 FORMAT_VERSION: Final = 1
 SUFFIX: Final = ".defsession"
@@ -119,7 +119,7 @@ class _Problem(Exception):
         self.why, self.fix = why, fix
 
 
-def open_session(path: Path) -> SavedSession:
+def read_session_file(path: Path) -> SavedSession:
     """Read a session file. Raises UsageError if it is none, is too large, or was damaged."""
     name = escape_unprintable(path.name)
     session = SavedSession(name, Recorder())
@@ -284,7 +284,7 @@ class _Reader:
         inner = _Fields(opening, "initialize")
         for name in ("capabilities", "serverInfo"):
             inner.get_object(name)
-        tools, resources, templates, prompts = (read.get_objects(name) for name in LISTS)
+        tools, resources, templates, prompts = (read.get_objects(name) for name in LIST_WIRE_NAMES)
         self._session.listings[era] = ServerListing(opening, tools, resources, templates, prompts)
 
     def _take_tree(self, record: Json) -> None:
@@ -341,7 +341,7 @@ class _Reader:
             read.get_text("method", MAX_NAME_LENGTH),
             id[:MAX_NAME_LENGTH] if isinstance(id, str) else id,
             read.get_count("size"),
-            read.get_text("about", MAX_SUMMARY),
+            read.get_text("about", MAX_MESSAGE_SUMMARY_LENGTH),
             # Only what came before can be meant: a request learns of its answer from that.
             self._seqs.get(of) if isinstance(of, int) and kind != "request" else None,
             read.get_duration("ms"),
@@ -355,7 +355,9 @@ class _Reader:
         if "body" in record:
             given = record["body"]
             body = given.encode(errors="replace") if isinstance(given, str) else to_json(given)
-        recorder.restore_message(entry, body[:MAX_BODY] if body is not None else None, _read_exchange(record))
+        recorder.restore_message(
+            entry, body[:MAX_KEPT_BODY_BYTES] if body is not None else None, _read_exchange(record)
+        )
         if "waterfall" in record:
             try:
                 recorder.attach_waterfall(entry.seq, parse_waterfall(record["waterfall"]))
@@ -445,7 +447,7 @@ def _is_number(value: Any, most: float) -> TypeGuard[float]:
 # -- The server of a saved session: it says and lists what the file knows, and does nothing.
 
 
-OPENINGS: Final = ("initialize", "server/discover")
+OPENING_METHODS: Final = ("initialize", "server/discover")
 REPLAYED: Final = frozenset(
     (
         "resources/read",
@@ -498,13 +500,13 @@ class PlaybackLink:
         is_stateless = f"{MCP_KEY_PREFIX}protocolVersion" in object_or_empty(params.get("_meta"))
         listing = self._session.listings.get(listing_era := "stateless" if is_stateless else "handshake")
         if listing is not None:
-            if method in OPENINGS:
+            if method in OPENING_METHODS:
                 opening = listing.initialize
                 return {"result": {**opening, "supportedVersions": [opening.get("protocolVersion")]}}
-            for name, (lists, member) in LISTS.items():
+            for name, (lists, member) in LIST_WIRE_NAMES.items():
                 if method == lists:
                     return {"result": {member: getattr(listing, name)}}
-        elif method in OPENINGS:
+        elif method in OPENING_METHODS:
             return _refuse("the file has no definitions of this era", "switch to the other era")
         if method in REPLAYED and (answer := self._find_answer(listing_era, method, params)) is not None:
             return answer

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from defserve.auth.principals import ANONYMOUS_PREFIX
-from defserve.client.mcpl.state import MAX_ID_LENGTH, StateChange, StateContentCache
+from defserve.client.mcpl.state import MAX_STATE_CHECKPOINT_ID_LENGTH, StateChange, StateContentCache
 from defserve.errors import UsageError
 from defserve.inspector.differences import make_json_patch, summarize_patch
 from defserve.protocols.mcpl.state.section import StateSection
 from defserve.stores.checkpoints.checkpoint_store import CheckpointStore
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, CheckpointTree, TreeKey
-from defserve.stores.identity import NO_SERVER_IDENTITY, ServerStore, choose_server, open_store
+from defserve.stores.identity import NO_SERVER_IDENTITY, ServerStore, choose_server_identity, open_store
 from defserve.stores.store import Store
 
 MAX_BYTES: Final = 32 * 1024 * 1024
@@ -257,7 +257,7 @@ async def open_states_at(address: str) -> AsyncGenerator[FindStoredState]:
     async def open_trees() -> CheckpointStore:
         if found:
             return found[0]
-        identity = await choose_server(store, None, is_reading=True)
+        identity = await choose_server_identity(store, None, is_reading=True)
         trees = CheckpointStore(ServerStore(store, identity), secret=bytes(32))  # ids are neither made nor verified
         if identity != NO_SERVER_IDENTITY:  # until then, the server has stored nothing
             found.append(trees)
@@ -376,7 +376,10 @@ class WatchedTree:
 
     def add(self, change: StateChange) -> None:
         """Take a checkpoint that was made, or gone back to. An id that nobody could mean is left out."""
-        if len(change.checkpoint) > MAX_ID_LENGTH or len(change.parent or "") > MAX_ID_LENGTH:
+        if (
+            len(change.checkpoint) > MAX_STATE_CHECKPOINT_ID_LENGTH
+            or len(change.parent or "") > MAX_STATE_CHECKPOINT_ID_LENGTH
+        ):
             return
         self._head = change.checkpoint
         if change.by_rollback or change.checkpoint in self._known:

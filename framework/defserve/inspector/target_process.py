@@ -25,8 +25,8 @@ from pydantic_core import from_json, to_json
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import RecentItems
-from defserve.base.search_path import add_import_folder
-from defserve.client.replies import CutMessage, object_or_empty
+from defserve.base.search_path import add_author_import_folder
+from defserve.client.replies import TruncatedMessage, object_or_empty
 from defserve.client.targets import is_file_target
 from defserve.errors import DefserveError, PeerGone, UsageError
 from defserve.inspector.call_timer import CallTimer, stamp_message
@@ -38,12 +38,12 @@ from defserve.protocols.mgp.audit import ReadableAuditLog, find_readable_log
 from defserve.protocols.mgp.extension import MGP
 from defserve.serve.lifespans import connect_in_memory, enter_lifespans
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, CheckpointTree, TreeKey
-from defserve.tooling.loading import load_package, load_quietly, print_load_error
+from defserve.tooling.loading import load_package, load_without_serving, print_load_error
 
 if TYPE_CHECKING:
     from defserve.client.links.stdio import ProcessLink
     from defserve.core.call import Call
-    from defserve.inspector.inspection import ServerLog
+    from defserve.inspector.inspection import ServerAuditLog
     from defserve.inspector.state_trees import StoredState
     from defserve.server.server import Server
 
@@ -233,8 +233,8 @@ class ProcessRun:
         number, _, message = line.partition(b" ")
         if not number.isdigit():
             return
-        if isinstance(line, CutMessage):
-            cut = CutMessage(message)
+        if isinstance(line, TruncatedMessage):
+            cut = TruncatedMessage(message)
             cut.limit, message = line.limit, cut
         if int(number) == REPORTS:
             self._take_report(object_or_empty(from_json(message)))
@@ -348,11 +348,11 @@ def _copy(reason: PeerGone) -> PeerGone:
 # -- What the inspector asks about the server itself. The process answers, or this process if the server runs here.
 
 
-async def explain(server: Server, caller: str, tool: str, scopes: list[str]) -> Json:
+async def explain_target_call(server: Server, caller: str, tool: str, scopes: list[str]) -> Json:
     """Whether a caller may call a tool, step by step, as `defserve why` says it."""
-    from defserve.server.call_decision import examine_caller, explain_call
+    from defserve.server.call_decision import explain_call, resolve_named_caller
 
-    found = await examine_caller(server, caller, scopes=scopes or None)
+    found = await resolve_named_caller(server, caller, scopes=scopes or None)
     return {"caller": found.title, **(await explain_call(server, found, tool)).describe()}
 
 
@@ -368,10 +368,10 @@ def find_state_section(server: Server) -> StateSection | None:
     return MCPL.state.get_existing_section(live) if live is not None else None
 
 
-def _audit_log_of(server: Server) -> ServerLog:
-    from defserve.inspector.inspection import ServerLog
+def _audit_log_of(server: Server) -> ServerAuditLog:
+    from defserve.inspector.inspection import ServerAuditLog
 
-    return ServerLog(lambda: find_audit_log(server))
+    return ServerAuditLog(lambda: find_audit_log(server))
 
 
 async def _read_audit(server: Server) -> Json | None:
@@ -404,7 +404,7 @@ async def _read_state(server: Server, feature_set: str, read: str, *names: str) 
 
 TREE_READS: Final = ("list_trees", "load_tree", "get_checkpoint", "list_checkpoints", "load_content")
 SERVER_QUESTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
-    "why": explain,
+    "why": explain_target_call,
     "audit.lines": _read_audit,
     "audit.verify": _verify_audit,
     "state": _read_state,
@@ -582,9 +582,9 @@ def main(argument: str) -> int:
     reads, writes = claim_pipes()
     target = plan["target"]
     if not is_file_target(target):
-        add_import_folder(os.getcwd())
+        add_author_import_folder(os.getcwd())
     try:
-        server = (load_package if plan["is_package"] else load_quietly)(target)
+        server = (load_package if plan["is_package"] else load_without_serving)(target)
         served = ServedProcess(server, PipeWriter(writes))
         with CallTimer(served.report_waterfall):
             asyncio.run(served.serve(reads))

@@ -23,14 +23,14 @@ KINDS: Final = ("outside", "wait", "check", "around", "dependency", "function", 
 """What a stage is: the way to the server and back, waiting, a check of caller or arguments, something around the rest,
 a dependency, the author's function, or making the reply."""
 
-ELSEWHERE: Final = (
+ROUND_TRIP_ONLY_NOTE: Final = (
     "Only the round trip is known, because the inspector does not run this server's code. "
     "To see the stages inside, inspect its file: defserve inspect server.py --web"
 )
-NOT_MEASURED: Final = "The server measured nothing of this call: it ended before its first stage."
+NOT_MEASURED_NOTE: Final = "The server measured nothing of this call: it ended before its first stage."
 
 
-class Stage(NamedTuple):
+class WaterfallStage(NamedTuple):
     """One stage. `start` and `ms` are milliseconds, the first since the call began. Those inside it are `depth` + 1."""
 
     kind: str
@@ -50,12 +50,12 @@ class Waterfall(NamedTuple):
     """
 
     ms: float
-    stages: tuple[Stage, ...]
+    stages: tuple[WaterfallStage, ...]
     left_out: int = 0
     note: str = ""
 
     @property
-    def ms_between(self) -> float:
+    def ms_between_stages(self) -> float:
         """The time that no stage has: what happens between them."""
         covered, reached = 0.0, 0.0
         for stage in self.stages:  # those inside others add nothing
@@ -77,13 +77,13 @@ class Waterfall(NamedTuple):
             }
             for each in self.stages
         ]
-        about = {"ms": round(self.ms, 4), "between": round(self.ms_between, 4), "stages": stages}
+        about = {"ms": round(self.ms, 4), "between": round(self.ms_between_stages, 4), "stages": stages}
         return (
             about | ({"left_out": self.left_out} if self.left_out else {}) | ({"note": self.note} if self.note else {})
         )
 
 
-def make_waterfall(ms: float, stages: Iterable[Stage], *, left_out: int = 0, note: str = "") -> Waterfall:
+def make_waterfall(ms: float, stages: Iterable[WaterfallStage], *, left_out: int = 0, note: str = "") -> Waterfall:
     """A waterfall within its bounds. Stages beyond them are left out, and titles cut."""
     kept = [
         each._replace(title=each.title[:MAX_TITLE_LENGTH], depth=min(each.depth, MAX_DEPTH))
@@ -106,7 +106,7 @@ def parse_waterfall(value: Any) -> Waterfall:
     return Waterfall(whole, tuple(_parse_stage(each, whole) for each in stages), left_out, note)
 
 
-def _parse_stage(value: Any, whole: float) -> Stage:
+def _parse_stage(value: Any, whole: float) -> WaterfallStage:
     stage = object_or_empty(value)
     kind, title, depth = stage.get("kind"), stage.get("title"), stage.get("depth")
     start, ms, is_failed = _parse_ms(stage, "start"), _parse_ms(stage, "ms"), stage.get("failed", False)
@@ -118,7 +118,7 @@ def _parse_stage(value: Any, whole: float) -> Stage:
         raise ValueError("'depth' or 'failed' of a stage is of a wrong type")
     if start + ms > whole * 1.001 + 0.01:  # they were rounded
         raise ValueError("a stage ends after its call")
-    return Stage(kind, title, depth, start, ms, is_failed)
+    return WaterfallStage(kind, title, depth, start, ms, is_failed)
 
 
 def _parse_ms(record: Mapping[str, Any], name: str) -> float:
@@ -150,9 +150,9 @@ def place_in_round_trip(measured: ServerWaterfall, sent: float, ms: float) -> Wa
         before = outside / 2
     whole = max(ms, inner.ms)
     stages = [
-        Stage("outside", "to the server", 0, 0.0, before),
+        WaterfallStage("outside", "to the server", 0, 0.0, before),
         *(stage._replace(start=stage.start + before) for stage in inner.stages),
-        Stage("outside", "back from the server", 0, before + inner.ms, max(0.0, whole - before - inner.ms)),
+        WaterfallStage("outside", "back from the server", 0, before + inner.ms, max(0.0, whole - before - inner.ms)),
     ]
     return make_waterfall(whole, stages, left_out=inner.left_out, note=inner.note)
 
@@ -178,7 +178,7 @@ def measure_round_trip(
     marks = [(0.0, "sending, and waiting for the server"), *((min(at, ms), title) for at, title in begins)]
     ends = [at for at, _ in marks[1:]] + [ms]
     stages = [
-        Stage("outside", title, 0, at, end - at, is_failed and end == ms)
+        WaterfallStage("outside", title, 0, at, end - at, is_failed and end == ms)
         for (at, title), end in zip(marks, ends, strict=True)
     ]
     return make_waterfall(ms, [*stages, *_parse_server_timing(server_timing, ms)], note=note)
@@ -191,12 +191,12 @@ _TIMING: Final = re.compile(
 _DURATION: Final = re.compile(r";\s*dur\s*=\s*\"?(\d{1,9}(?:\.\d{1,9})?)", re.IGNORECASE)
 
 
-def _parse_server_timing(header: str, ms: float) -> list[Stage]:
+def _parse_server_timing(header: str, ms: float) -> list[WaterfallStage]:
     """What the header `Server-Timing` says. It has no beginnings, so each stage begins with the call."""
     found = [_TIMING.match(each) for each in header[:MAX_HEADER_LENGTH].split(",")]
     told = [(each[1], _DURATION.search(each[2])) for each in found if each is not None]
     return [
-        Stage("function", f"the server says: {name}", 1, 0.0, min(float(took[1]), ms))
+        WaterfallStage("function", f"the server says: {name}", 1, 0.0, min(float(took[1]), ms))
         for name, took in told[:MAX_DEPTH]
         if took is not None
     ]

@@ -21,7 +21,7 @@ from defserve.errors import UsageError, did_you_mean
 from defserve.kernel.config.entries import SECRET_REFERENCE, VARIABLE_REFERENCE
 from defserve.kernel.config.settings import HEADER_NAME_PATTERN, VARIABLE_NAME_PATTERN
 from defserve.tooling.client_settings import read_settings
-from defserve.tooling.listing import toml_value
+from defserve.tooling.listing import format_toml_value
 
 ADDRESSES: Final = ("url", "serverUrl", "httpUrl")
 HEADERS: Final = ("headers", "http_headers")
@@ -86,13 +86,13 @@ class _Entry:
             self.comments.append(f"{', '.join(approved)} of the client grants nothing here")
         yield from (f"# {_comment(text)}" for text in self.comments)
         yield "[[servers]]"
-        yield from (f"{name} = {toml_value(value)}" for name, value in members.items())
+        yield from (f"{name} = {format_toml_value(value)}" for name, value in members.items())
         if self.entry.get("disabled") is True or self.entry.get("enabled") is False:
             yield "enabled = false"
         for name, table in tables.items():
             if table:
                 yield f"[servers.{name}]"
-                yield from (f"{toml_value(key)} = {toml_value(value)}" for key, value in table.items())
+                yield from (f"{format_toml_value(key)} = {format_toml_value(value)}" for key, value in table.items())
 
     def _command(self, members: dict[str, Any]) -> dict[str, dict[str, str]]:
         command = self.entry.get("command")

@@ -24,7 +24,7 @@ from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, PeerGone, UsageError
 from defserve.serve.address import Address
 from defserve.serve.sockets import bind_sockets, get_peer_user
-from defserve.stores.files import is_private_folder, list_private_folders, make_private_folder
+from defserve.stores.files import is_private_folder, list_possible_private_folders, make_private_folder
 
 if TYPE_CHECKING:
     from defserve.kernel.kernel import Kernel
@@ -142,7 +142,7 @@ def find_kernel_at(address: str) -> tuple[Path, int] | None:
 
 def _find_sockets(name: str) -> dict[int, Path]:
     found: dict[int, Path] = {}
-    for folder in list_private_folders(FOLDER):
+    for folder in list_possible_private_folders(FOLDER):
         if is_private_folder(folder):
             for path in sorted(folder.glob(f"{name}-*.sock")):
                 process = path.stem.rpartition("-")[2]
@@ -151,7 +151,7 @@ def _find_sockets(name: str) -> dict[int, Path]:
     return found
 
 
-def locate_kernel(given: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+def locate_running_kernel_file(given: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
     """The file whose kernel is asked. A kernel goes on without its file, and is found by the name of it."""
     try:
         return locate_config(given, environ)
@@ -236,7 +236,7 @@ def config_places(environ: Mapping[str, str] = os.environ) -> list[Path]:
 
 MAX_REQUEST_BYTES: Final = 64 * 1024
 REQUEST_SECONDS: Final = 10.0
-WRITE_SECONDS: Final = 30.0
+WRITE_TIMEOUT_SECONDS: Final = 30.0
 MAX_PEERS: Final = 32
 
 log = logging.getLogger("defserve.kernel")
@@ -337,7 +337,7 @@ async def _answer(kernel: Kernel, request: Any, reader: asyncio.StreamReader, wr
 
 async def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
     writer.write(json.dumps(message).encode() + b"\n")
-    async with asyncio.timeout(WRITE_SECONDS):
+    async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
         await writer.drain()
 
 

@@ -19,11 +19,11 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.base.secret_references import SecretReader
 from defserve.client.link import ResolveHost
 from defserve.errors import DefserveError, InvalidParams, UsageError
-from defserve.kernel.config.entries import KernelConfig, ServerEntry, fill, find_server_changes
+from defserve.kernel.config.entries import KernelConfig, ServerEntry, expand_variables, find_server_changes
 from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.governance.access import (
     find_open_servers,
-    has_closed_servers,
+    has_opt_in_servers,
     make_kernel_policy,
     needs_access_control,
 )
@@ -32,14 +32,20 @@ from defserve.kernel.governance.marks_and_pins import check_marks
 from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
 from defserve.kernel.kernel_extension import KernelExtension
 from defserve.kernel.kernel_state import (
-    KernelGroup,
+    KernelGroupMembership,
     KernelState,
     SharedState,
     StateFile,
-    count_restarts,
+    count_ordered_restarts,
     parse_link_address,
 )
-from defserve.kernel.members import CALLS_AT_ONCE, KernelMember, ServerCreator, ServerJournal, summarize_call_history
+from defserve.kernel.members import (
+    MAX_CALLS_AT_ONCE,
+    KernelMember,
+    ServerCreator,
+    ServerJournal,
+    summarize_call_history,
+)
 from defserve.kernel.operator_actions import (
     ACCESS_GRANT,
     ACCESS_QUERY,
@@ -87,13 +93,17 @@ class Kernel:
         self.governance = Governance(self, state)
         # It looks at a tool before the others do: what it refuses is recorded.
         self.server.extensions = (self.governance, *self.server.extensions)
-        self.group: KernelGroup | None = None
+        self.group: KernelGroupMembership | None = None
         if make_group is not None:
             self.group = make_group(self)
             self.server.extensions = (self.group, *self.server.extensions)
         self.access, self.permissions = AccessVerbs(self), PermissionVerbs(self)
         if (access := self.governance.access) is not None:
-            answers = {ACCESS_QUERY: access.answer_query, ACCESS_GRANT: access.grant, ACCESS_REVOKE: access.revoke}
+            answers = {
+                ACCESS_QUERY: access.answer_access_query,
+                ACCESS_GRANT: access.grant,
+                ACCESS_REVOKE: access.revoke,
+            }
             add_operator_tools(self.server, answers)
         self._extension = KernelExtension(self)
         self.server.extend(self._extension)
@@ -204,7 +214,7 @@ class Kernel:
 
         def change(state: KernelState) -> None:
             orders = state.servers.setdefault(member.id, {})
-            orders |= {"stopped": is_stopped, "restarted": count_restarts(orders) + is_restart}
+            orders |= {"stopped": is_stopped, "restarted": count_ordered_restarts(orders) + is_restart}
 
         try:
             await asyncio.to_thread(self.state.update, change)
@@ -212,7 +222,7 @@ class Kernel:
             raise UsageError(
                 f"the other kernels cannot be told: {error}", fix="see that the store of [kernel.group] runs"
             ) from None
-        member.restarted = count_restarts(self.state.known.servers.get(member.id))
+        member.restarted = count_ordered_restarts(self.state.known.servers.get(member.id))
 
     def follow_orders(self) -> None:
         """Do what operators have had other kernels of the group do."""
@@ -220,7 +230,7 @@ class Kernel:
             member = self.members.get(id)
             if member is None or member.creator is not None or id in self._following:
                 continue
-            is_stopped, count = orders.get("stopped") is True, count_restarts(orders)
+            is_stopped, count = orders.get("stopped") is True, count_ordered_restarts(orders)
             if is_stopped != member.is_stopped or (count != member.restarted and not is_stopped):
                 self._following.add(id)
                 work = self.ending.start(self._follow_order(member, is_stopped, count))
@@ -354,9 +364,9 @@ class Kernel:
         member = self.members[entry.id] = KernelMember(entry, self._environ, resolve, self._secrets)
         member.creator = creator
         if self.group is not None and creator is None:
-            room = entry.launch.in_flight or CALLS_AT_ONCE
+            room = entry.launch.in_flight or MAX_CALLS_AT_ONCE
             member.share_command = partial(self.group.share_command, entry.id, room, entry.overlap)
-            member.restarted = count_restarts(self.state.known.servers.get(entry.id))
+            member.restarted = count_ordered_restarts(self.state.known.servers.get(entry.id))
         if entry.enabled:
             self._prepare(member)
         return member
@@ -368,7 +378,7 @@ class Kernel:
                 lambda change: self.governance.on_server_listed(member) if change.new == "connected" else None
             )
             member.backend.on_claims = partial(self.governance.compare_claims, member)
-            member.backend.decides = partial(self.governance.permissions.decide_for_server, member.id)
+            member.backend.decides = partial(self.governance.permissions.list_statuses_for_server, member.id)
             if (access := self.governance.access) is not None:
                 member.backend.open_to = partial(access.may_use_server, member.id)
             self._extension.watch_member(member)
@@ -419,7 +429,7 @@ class Kernel:
         is_other_default = self.config.settings.default_policy != config.settings.default_policy
         self.config = config
         if (access := self.governance.access) is None:
-            needs_start += ["default_policy"] if has_closed_servers(config) else []
+            needs_start += ["default_policy"] if has_opt_in_servers(config) else []
         elif is_other_default:
             access.notify_lists_changed()
         for id in done.adjusted:
@@ -486,14 +496,14 @@ def _check(config: KernelConfig) -> None:
 
 def _share(
     config: KernelConfig, environ: Mapping[str, str], options: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], StateFile, Callable[[Kernel], KernelGroup] | None]:
+) -> tuple[Mapping[str, Any], StateFile, Callable[[Kernel], KernelGroupMembership] | None]:
     """The options of the server, what the kernel remembers, and what makes its group if the file has one."""
     group = config.settings.group
     if group is None:
         return options, StateFile(config.path), None
     from defserve.stores.identity import identify_server
 
-    store, link = fill(group.store, environ), parse_link_address(fill(group.link, environ))
+    store, link = expand_variables(group.store, environ), parse_link_address(expand_variables(group.link, environ))
     url = getattr(options.get("auth"), "resource_url", "")
     identity = identify_server(config.settings.name, namespace=options.get("namespace"), url=url)
     state = SharedState(store, identity)
@@ -501,7 +511,7 @@ def _share(
     if not os.environ.get(SECRET_VARIABLE):
         # What one kernel has sealed, another one opens.
         shared["secret"] = identity.derive_key(state.secret, "kernel questions")
-    return {**shared, **options}, state, lambda kernel: KernelGroup(kernel, state, identity, store, link)
+    return {**shared, **options}, state, lambda kernel: KernelGroupMembership(kernel, state, identity, store, link)
 
 
 def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) -> Server:

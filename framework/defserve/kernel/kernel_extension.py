@@ -47,7 +47,7 @@ from defserve.protocols.mgp.lifecycle import (
 from defserve.protocols.mgp.server_discovery import AsyncMethodHandler
 from defserve.protocols.mgp.terms import get_agreed_sections, get_call_sections
 from defserve.proxying.backend import Backend
-from defserve.proxying.mounted import STATE_DESCRIPTIONS, BackendTransition, RefusalReason
+from defserve.proxying.mounted import STATE_DESCRIPTIONS, BackendTransition, RestartRefusalReason
 from defserve.server.server import Server
 
 if TYPE_CHECKING:
@@ -397,7 +397,7 @@ def notify_transition(server: Server, member: KernelMember, change: BackendTrans
         # An operator started a server that had ended: to its peers that is a new one.
         previous = STARTED[0]
     text = member.hidden(change.reason)
-    is_limit = text.startswith(RefusalReason.LIMIT)
+    is_limit = text.startswith(RestartRefusalReason.LIMIT)
     params = {
         "server_id": member.id,
         "previous_state": previous,
@@ -414,7 +414,7 @@ def notify_transition(server: Server, member: KernelMember, change: BackendTrans
         if session.terms is not None and "lifecycle" in get_agreed_sections(session.terms):
             notify_lifecycle_state(session, params)
     if (event := EVENTS.get(new)) is not None:
-        details = {"previous_state": previous, "state": new, "reason": RefusalReason.LIMIT if is_limit else text}
+        details = {"previous_state": previous, "state": new, "reason": RestartRefusalReason.LIMIT if is_limit else text}
         server.mgp.audit.report_server_event(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
 
 

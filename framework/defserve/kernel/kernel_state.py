@@ -269,7 +269,7 @@ def _find_differences(before: KernelState, now: KernelState) -> tuple[dict[str, 
     return put, drop
 
 
-def count_restarts(orders: Json | None) -> int:
+def count_ordered_restarts(orders: Json | None) -> int:
     """How often operators have had all kernels start a server again."""
     count = (orders or {}).get("restarted")
     return count if isinstance(count, int) else 0
@@ -314,7 +314,7 @@ class SharedCommand(Command):
 
     __slots__ = ("id", "name", "room", "overlap", "owner", "on_stderr", "_group")
 
-    def __init__(self, group: KernelGroup, id: str, room: int, overlap: bool, command: Command) -> None:
+    def __init__(self, group: KernelGroupMembership, id: str, room: int, overlap: bool, command: Command) -> None:
         super().__init__(
             command.program, *command.args, env=command.env, cwd=command.cwd, per=command.per, version=command.version
         )
@@ -340,7 +340,7 @@ class SharedCommand(Command):
         return super().link(lambda line: self.on_stderr(line))
 
 
-class KernelGroup(Extension):
+class KernelGroupMembership(Extension):
     """This kernel among those of its store. It is there before the first server starts, and until the last has ended.
 
     `processes` are those that this kernel owns, by the name of their command and what they are for.
@@ -384,9 +384,9 @@ class KernelGroup(Extension):
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
-        from defserve.kernel.shared_processes import SeatServer
+        from defserve.kernel.shared_processes import ProcessSeatServer
 
-        server = SeatServer(self._link_key, self._give_seat)
+        server = ProcessSeatServer(self._link_key, self._give_seat)
         async with server.listen(self._host, self._port) as port:
             self.place = KernelPlace(secrets.token_hex(8), self._host, port)
             try:
@@ -406,18 +406,18 @@ class KernelGroup(Extension):
 
     async def open_seat(self, command: SharedCommand, key: str) -> ClientLink:
         """A seat at a process, wherever it is. Raises PeerGone if there is none to be had in time."""
-        from defserve.kernel.shared_processes import OwnerGone, RemoteSeat
+        from defserve.kernel.shared_processes import OwnerGone, RemoteProcessSeat
 
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FINDING_SECONDS
-        key = f"{count_restarts(self._state.known.servers.get(command.id))} {key}"
+        key = f"{count_ordered_restarts(self._state.known.servers.get(command.id))} {key}"
         while True:
             command.owner = owner = await self._find_owner(command.name)
             if owner == self.place:
                 return await self._sit_down(command, key)
             request = {"id": owner.kernel, "command": command.name, "key": key}
             try:
-                return await RemoteSeat.connect(
+                return await RemoteProcessSeat.connect(
                     (owner.host, owner.port), self._link_key, request, lambda: self._move_soon(command.id)
                 )
             except OwnerGone:

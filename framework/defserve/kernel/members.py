@@ -19,11 +19,17 @@ from defserve.kernel.config.entries import ServerEntry
 from defserve.protocols.mgp import vocabulary
 from defserve.proxying.backend import Backend
 from defserve.proxying.calls import CallSlots, CallTiming
-from defserve.proxying.mounted import TRANSITION_LOG, BackendOptions, BackendTransition, RefusalReason, ToolChoice
+from defserve.proxying.mounted import (
+    TRANSITION_LOG_FORMAT,
+    BackendOptions,
+    BackendTransition,
+    RestartRefusalReason,
+    ToolChoice,
+)
 from defserve.proxying.mounts import Mounts
-from defserve.proxying.targets import MIN_SECRET_LENGTH, BackendSecrets, Command, Remote, Target
+from defserve.proxying.targets import MIN_SECRET_LENGTH, BackendSecrets, BackendTarget, Command, Remote
 
-CALLS_AT_ONCE = 64
+MAX_CALLS_AT_ONCE = 64
 OFFERED = ("security", "permissions", "tool_security", "lifecycle")
 """The extensions of MGP that a kernel uses in its own conversation with a server."""
 MAX_WORD_LENGTH = 100
@@ -102,7 +108,7 @@ class KernelMember:
         )
         self.backend.watch(lambda change: journal.add_line(self.id, "state", self.hidden(_format_transition(change))))
 
-    def resolve_target(self) -> Target:
+    def resolve_target(self) -> BackendTarget:
         """Where the server is, with its variables filled in. Raises UsageError."""
         launch = self.entry.launch.fill_variables(self.environ, self.secrets)
         references = self.entry.launch.list_secret_references()
@@ -158,7 +164,7 @@ class KernelMember:
         self._hide_from_clients(target)
         self.backend.policy.policy = entry.restart
 
-    def _hide_from_clients(self, target: Target) -> None:
+    def _hide_from_clients(self, target: BackendTarget) -> None:
         """Errors that clients read do not have what was filled in, wherever in the command line or address it was."""
         assert self.backend is not None
         known, filled = target.secrets, (value for value in self.hidden.values if len(value) >= MIN_SECRET_LENGTH)
@@ -174,7 +180,7 @@ class KernelMember:
             prefix=entry.prefix,
             tools=tools,
             timeout=launch.timeout,
-            in_flight=launch.in_flight or CALLS_AT_ONCE,
+            in_flight=launch.in_flight or MAX_CALLS_AT_ONCE,
             spares=launch.spares,
             restarts=entry.restart,
             mgp=OFFERED,
@@ -224,7 +230,7 @@ class KernelMember:
     def _format_refusal(self) -> str:
         """Why the kernel does not start it again. What cannot start says so itself."""
         refusal = self.backend.refusal if self.backend is not None and self.state == "error" else None
-        return "" if refusal is None or refusal.reason is RefusalReason.IMPOSSIBLE else refusal.text
+        return "" if refusal is None or refusal.reason is RestartRefusalReason.IMPOSSIBLE else refusal.text
 
 
 def _format_transition(change: BackendTransition) -> str:
@@ -235,7 +241,7 @@ def _format_transition(change: BackendTransition) -> str:
 
 def is_transition_record(record: logging.LogRecord) -> bool:
     """Whether a line of the log tells of a change of state. Who shows these otherwise leaves them out."""
-    return record.msg == TRANSITION_LOG
+    return record.msg == TRANSITION_LOG_FORMAT
 
 
 def _format_claimed_transition(params: Mapping[str, Any]) -> str:

@@ -26,8 +26,8 @@ from defserve.protocols.mgp.audit import MAX_REPLAYED_EVENTS, ReadableAuditLog, 
 from defserve.protocols.mgp.server_discovery import (
     AsyncMethodHandler,
     MethodToolSpec,
-    make_discovery_schema,
     make_operator_tool,
+    make_tool_input_schema,
 )
 from defserve.protocols.mgp.terms import get_tool_security
 from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS
@@ -293,13 +293,13 @@ async def explain_kernel_call(
     kernel: Kernel, caller: str, tool: str, token: str | None, scopes: str | None
 ) -> dict[str, Any]:
     """What the gates of the kernel say about the call. The server behind it decides after them, in its own process."""
-    from defserve.server.call_decision import CallStep, examine_caller, explain_call
+    from defserve.server.call_decision import CallDecisionStep, explain_call, resolve_named_caller
 
     await kernel.governance.refresh()
     found = kernel.server.mcp.tools.registry.get(tool)
     if found is None:
         _check_owner_runs(kernel, tool)
-    known = await examine_caller(
+    known = await resolve_named_caller(
         kernel.server, caller, token=token, scopes=None if scopes is None else scopes.replace(",", " ").split()
     )
     decision = await explain_call(kernel.server, known, tool)
@@ -312,7 +312,7 @@ async def explain_kernel_call(
         ]
         if not any(step.outcome == "refused" for step in decision.steps):
             sentence = "decides for itself as well; to it, the kernel is the caller"
-            decision.steps.append(CallStep(f"server {id}", "depends", sentence))
+            decision.steps.append(CallDecisionStep(f"server {id}", "depends", sentence))
     return {"caller": known.title, "tool": tool, **decision.describe()}
 
 
@@ -320,7 +320,7 @@ def _check_owner_runs(kernel: Kernel, tool: str) -> None:
     """Raises UsageError if the tool may be one of a server whose tools are not known."""
     for member in kernel.members.values():
         backend = member.backend
-        if backend is not None and not backend.is_known and backend.prefix.text and backend.may_have(tool):
+        if backend is not None and not backend.is_known and backend.prefix.text and backend.may_offer_name(tool):
             raise UsageError(
                 f"server {member.id!r} is not connected ({member.state}), so its tools are not known",
                 fix="see why: defserve kernel ps",
@@ -393,30 +393,30 @@ HEALTH, RESTART, AUDIT = "mgp_health", "mgp_server_restart", "mgp_audit"
 TOOLS: Final[Mapping[str, MethodToolSpec]] = {
     ACCESS_QUERY: MethodToolSpec(
         "Tell whether a caller may use a server or one of its tools, and which entry says so.",
-        make_discovery_schema({"agent_id": TEXT, "server_id": TEXT, "tool_name": TEXT}, "agent_id", "server_id"),
+        make_tool_input_schema({"agent_id": TEXT, "server_id": TEXT, "tool_name": TEXT}, "agent_id", "server_id"),
         False,
     ),
     ACCESS_GRANT: MethodToolSpec(
         "Allow a caller a server or one of its tools, or deny it.",
-        make_discovery_schema(NEW_ENTRY, "entry_type", "agent_id", "server_id", "permission"),
+        make_tool_input_schema(NEW_ENTRY, "entry_type", "agent_id", "server_id", "permission"),
         True,
     ),
     ACCESS_REVOKE: MethodToolSpec(
         "Take back what was granted or denied.",
-        make_discovery_schema(ENTRY, "entry_type", "agent_id", "server_id"),
+        make_tool_input_schema(ENTRY, "entry_type", "agent_id", "server_id"),
         True,
     ),
     HEALTH: MethodToolSpec(
         "Ask one server behind this one, or all of them, whether they answer.",
-        make_discovery_schema({"server_id": TEXT}),
+        make_tool_input_schema({"server_id": TEXT}),
         False,
     ),
     RESTART: MethodToolSpec(
-        "Start a server again; calls under way finish.", make_discovery_schema({"server_id": TEXT}, "server_id"), True
+        "Start a server again; calls under way finish.", make_tool_input_schema({"server_id": TEXT}, "server_id"), True
     ),
     AUDIT: MethodToolSpec(
         "Read the audit log: events from a sequence number or a time on.",
-        make_discovery_schema(
+        make_tool_input_schema(
             {
                 "since_seq": {"type": "integer", "minimum": 0},
                 "since_timestamp": {"type": "string", "format": "date-time"},

@@ -6,7 +6,7 @@ handshake once.
 
     backend → seat ──────────────────────────────┐
                                                   SharedProcess → process
-    backend → RemoteSeat ── link ── seat ────────┘
+    backend → RemoteProcessSeat ── link ── seat ────────┘
 
 Below is the link between two kernels. Both prove that they know the key of their group, and each frame has a code that
 only they can make. It is not encrypted: it belongs into a network that is as private as that of the store.
@@ -438,7 +438,7 @@ def _make_keys(key: bytes, nonces: bytes) -> tuple[bytes, bytes]:
     return hmac.digest(key, b"opener" + nonces, "sha256"), hmac.digest(key, b"owner" + nonces, "sha256")
 
 
-class RemoteSeat:
+class RemoteProcessSeat:
     """A seat at a process of another kernel: a `ClientLink`. `on_moved` is called if its owner is about to leave."""
 
     def __init__(self, frames: SealedFrames, on_moved: Callable[[], None]) -> None:
@@ -448,7 +448,7 @@ class RemoteSeat:
     @classmethod
     async def connect(
         cls, at: tuple[str, int], key: bytes, request: Mapping[str, Any], on_moved: Callable[[], None]
-    ) -> RemoteSeat:
+    ) -> RemoteProcessSeat:
         """Ask the kernel at an address for a seat. Raises OwnerGone if it has none, PeerGone if it refuses."""
         try:
             async with asyncio.timeout(OPENING_SECONDS):
@@ -505,7 +505,7 @@ def _format_reason(data: bytes) -> str:
     return data.decode(errors="replace")[:MAX_REASON_LENGTH]
 
 
-class SeatServer:
+class ProcessSeatServer:
     """The owner's end of the link: gives seats to kernels that know the key, at the address `at`."""
 
     def __init__(self, key: bytes, open_seat: OpenSeat) -> None:

@@ -16,10 +16,10 @@ from defserve.errors import UsageError
 from defserve.guard.network import judge
 from defserve.openapi.documents import DocumentReferences, OpenApiDocument, bundle_document, load_document
 from defserve.openapi.operations import (
-    PATH_VARIABLE,
+    PATH_VARIABLE_PATTERN,
     Operation,
     choose_operation_security,
-    is_included,
+    is_operation_included,
     join_name_words,
     list_operations,
     make_method_hints,
@@ -27,9 +27,15 @@ from defserve.openapi.operations import (
     parse_operation_patterns,
     split_name_words,
 )
-from defserve.openapi.schema_dialect import MAX_TOOL_DESCRIPTION_LENGTH, clean_text, make_tool_description
+from defserve.openapi.schema_dialect import MAX_TOOL_DESCRIPTION_LENGTH, clean_and_cut_text, make_tool_description
 from defserve.openapi.schemas import SchemaConverter
-from defserve.openapi.sending import ApiSender, CallerToken, InProcessApp, check_credentials, iter_pinned_parameters
+from defserve.openapi.sending import (
+    ApiSender,
+    CallerToken,
+    InProcessApp,
+    check_credentials,
+    iter_parameters_set_by_headers,
+)
 from defserve.openapi.tool import OperationTool
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mcp.transforms import Transform
@@ -55,7 +61,7 @@ class ImportedApi:
         self.schemas = SchemaConverter(self.references)
         self.auth = check_credentials(options.auth)
         self.headers = dict(options.headers)
-        self.pinned = frozenset(iter_pinned_parameters(self.headers))
+        self.pinned = frozenset(iter_parameters_set_by_headers(self.headers))
         self.slashes = frozenset(options.slashes)
         self.skipped: list[str] = []
         self.on_changed: Callable[[], None] = lambda: None
@@ -89,7 +95,7 @@ class ImportedApi:
         """What the document says of the API, as options of a server."""
         said = {name: self._info.get(name) for name in ("title", "version", "description")}
         return {
-            name: clean_text(text, MAX_TOOL_DESCRIPTION_LENGTH)
+            name: clean_and_cut_text(text, MAX_TOOL_DESCRIPTION_LENGTH)
             for name, text in said.items()
             if isinstance(text, str) and text.strip()
         }
@@ -111,7 +117,7 @@ class ImportedApi:
         found = list(list_operations(self.references))
         made: list[OperationTool] = []
         for operation, name in zip(found, name_operations(found), strict=True):
-            if not is_included(operation, name, include, exclude):
+            if not is_operation_included(operation, name, include, exclude):
                 continue
             at = base if not operation.servers or options.base_url is not None else None
             at = at or own_base(operation.servers, base, options.variables, document.url)
@@ -226,7 +232,7 @@ def server_url(server: Any, variables: Mapping[str, str], home: str | None) -> s
     if not is_object(server) or not isinstance(url := server.get("url"), str):
         raise UsageError("a server of the document has no url", fix=FIX)
     known = server.get("variables")
-    filled = PATH_VARIABLE.sub(lambda found: _variable(found[1], known, variables), url)
+    filled = PATH_VARIABLE_PATTERN.sub(lambda found: _variable(found[1], known, variables), url)
     if not re.match(r"https?://", filled):
         if home is None:
             raise UsageError(f"the document's server {filled[:100]!r} is not a whole address", fix=FIX)

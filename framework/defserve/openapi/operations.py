@@ -22,7 +22,7 @@ MAX_OPERATIONS: Final = 5_000
 
 
 _STYLES: Final = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
-PATH_VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
+PATH_VARIABLE_PATTERN: Final = re.compile(r"\{([^{}/]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _parameters(
         parameter = references.resolve_value(given)
         if is_object(parameter) and (read := _parameter(references, parameter)) is not None:
             named[read.place, read.name] = read
-    in_path = PATH_VARIABLE.findall(path)
+    in_path = PATH_VARIABLE_PATTERN.findall(path)
     for name in in_path:  # a variable that the document forgot to declare is a text
         named.setdefault(
             ("path", name), OperationParameter(name, "path", {"type": "string"}, True, "", "simple", False, False)
@@ -201,7 +201,7 @@ def _is_path_match(pattern: str, path: str) -> bool:
     return fnmatchcase(path, pattern.replace("[", "[[]"))
 
 
-def is_included(
+def is_operation_included(
     operation: Operation, name: str, include: Sequence[OperationPattern] | None, exclude: Sequence[OperationPattern]
 ) -> bool:
     """Whether an operation is served: some pattern of `include` (if there is any) means it, and none of `exclude`."""

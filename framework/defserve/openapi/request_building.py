@@ -14,8 +14,14 @@ from urllib.parse import parse_qsl, quote, unquote
 from defserve.base.hidden_characters import is_printable_line
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, read_required_names
 from defserve.errors import BadArguments, Problem, ToolError
-from defserve.openapi.operations import PATH_VARIABLE, Operation, OperationParameter, RequestBody, make_argument_name
-from defserve.openapi.schema_dialect import MAX_FIELD_DESCRIPTION_LENGTH, clean_text
+from defserve.openapi.operations import (
+    PATH_VARIABLE_PATTERN,
+    Operation,
+    OperationParameter,
+    RequestBody,
+    make_argument_name,
+)
+from defserve.openapi.schema_dialect import MAX_FIELD_DESCRIPTION_LENGTH, clean_and_cut_text
 from defserve.openapi.schemas import SchemaConverter
 
 _PATH_SAFE = "/:@!$&'()*+,;=~-._%"
@@ -96,7 +102,7 @@ def _path(template: str, values: dict[str, str]) -> str:
     route, mark, query = template.partition("?")
     path = "".join(
         values.get(piece, "") if index % 2 else quote(piece, safe=_PATH_SAFE)
-        for index, piece in enumerate(PATH_VARIABLE.split(route))
+        for index, piece in enumerate(PATH_VARIABLE_PATTERN.split(route))
     )
     # Two values may stand in one part: what each is alone says nothing about both.
     if any(part in (".", "..") for part in path.replace("%2E", ".").replace("%2e", ".").split("/")):
@@ -542,5 +548,5 @@ def _choose_media_type(content: Collection[str]) -> tuple[str, BodyKind]:
 
 
 def _add_description(schema: JsonSchema, description: str) -> JsonSchema:
-    said = clean_text(description, MAX_FIELD_DESCRIPTION_LENGTH)
+    said = clean_and_cut_text(description, MAX_FIELD_DESCRIPTION_LENGTH)
     return {**schema, "description": said} if said else schema

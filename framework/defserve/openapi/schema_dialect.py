@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.base.hidden_characters import iter_hidden_character_notes
 from defserve.binding.patterns import MAX_PATTERN_LENGTH, NonLinearPattern, find_pattern_problem
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 from defserve.core.shapes import is_number
@@ -37,7 +37,9 @@ Convert: TypeAlias = Callable[[Any], JsonSchema]
 def convert_schema(schema: JsonSchema, convert: Convert, is_hidden: Callable[[Any], bool]) -> JsonSchema:
     """A schema without its own `$ref`, `allOf` and `nullable`; `convert` does those inside."""
     made: JsonSchema = {name: schema[name] for name in schema if name in _KEPT}
-    if isinstance(text := schema.get("description"), str) and (said := clean_text(text, MAX_FIELD_DESCRIPTION_LENGTH)):
+    if isinstance(text := schema.get("description"), str) and (
+        said := clean_and_cut_text(text, MAX_FIELD_DESCRIPTION_LENGTH)
+    ):
         made["description"] = said
     if schema.get("format") in FORMATS:
         made["format"] = schema["format"]
@@ -211,10 +213,10 @@ _BLANKS: Final = re.compile(r"[ \t\r\n]+")
 _SENTENCE: Final = re.compile(r"[.!?](?=\s)")
 
 
-def clean_text(text: str, most: int) -> str:
+def clean_and_cut_text(text: str, most: int) -> str:
     """One line of at most `most` characters, cut at the end of a sentence or a word."""
     text = text[: 8 * most]
-    odd = {index for index, _ in describe_hidden_characters(text) if text[index] not in "\r\n"}
+    odd = {index for index, _ in iter_hidden_character_notes(text) if text[index] not in "\r\n"}
     if odd:
         text = "".join(character for index, character in enumerate(text) if index not in odd)
     text = _LINK.sub(r"\1", _TAG.sub("", text))
@@ -235,8 +237,8 @@ def cut_text(text: str, most: int) -> str:
 def make_tool_description(name: str, summary: str, description: str, *, deprecated: bool, fallback: str) -> str:
     """What a tool says about itself: the summary, and as much of the description as says more."""
     head, rest = (
-        clean_text(summary, MAX_TOOL_DESCRIPTION_LENGTH // 2),
-        clean_text(description.partition("\n\n")[0], MAX_TOOL_DESCRIPTION_LENGTH),
+        clean_and_cut_text(summary, MAX_TOOL_DESCRIPTION_LENGTH // 2),
+        clean_and_cut_text(description.partition("\n\n")[0], MAX_TOOL_DESCRIPTION_LENGTH),
     )
     if rest and head.lower().replace(" ", "_") == name:  # it was made of the name
         head = ""

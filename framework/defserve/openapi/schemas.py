@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 from urllib.parse import unquote
 
-from defserve.binding.json_schemas import inline_defs, list_subschemas, rebuild_schema
+from defserve.binding.json_schemas import inline_defs, list_subschemas, transform_subschemas
 from defserve.core.json_values import JsonSchema, is_array, is_object
 from defserve.errors import UsageError
 from defserve.openapi.documents import DocumentReferences
@@ -22,7 +22,7 @@ from defserve.openapi.schema_dialect import (
     HIDDEN_FIELD_KEYWORDS,
     MAX_FIELD_DESCRIPTION_LENGTH,
     SchemaDirection,
-    clean_text,
+    clean_and_cut_text,
     convert_schema,
     estimate_schema_length,
     make_nullable,
@@ -167,7 +167,7 @@ def _replace_references(schema: JsonSchema, cut: dict[str, JsonSchema]) -> JsonS
         name = ref.removeprefix(DEFS) if isinstance(ref, str) else None
         if name in cut:
             return {**cut[name], **{key: value for key, value in here.items() if key != "$ref"}}
-        return rebuild_schema(here, replace_inside)
+        return transform_subschemas(here, replace_inside)
 
     return replace_inside(schema)
 
@@ -238,7 +238,7 @@ class Conversion:
     def _reference(self, ref: str, schema: JsonSchema) -> JsonSchema:
         made: JsonSchema = {"$ref": DEFS + self._name(ref)}
         if isinstance(text := schema.get("description"), str) and (
-            said := clean_text(text, MAX_FIELD_DESCRIPTION_LENGTH)
+            said := clean_and_cut_text(text, MAX_FIELD_DESCRIPTION_LENGTH)
         ):
             made["description"] = said
         return make_nullable(made) if schema.get("nullable") is True else made
@@ -287,7 +287,7 @@ _SAME_VALUE: Final = ("allOf", "anyOf", "oneOf", "not")
 
 def loosen_schema(schema: JsonSchema) -> JsonSchema:
     """A schema for parts that were cut: they fit more than they should, so `oneOf` and `not` would refuse too much."""
-    made = rebuild_schema({name: value for name, value in schema.items() if name != "not"}, loosen_schema)
+    made = transform_subschemas({name: value for name, value in schema.items() if name != "not"}, loosen_schema)
     if "oneOf" in made:
         made.setdefault("anyOf", made.pop("oneOf"))
     return made

@@ -16,7 +16,7 @@ from defserve.auth.oauth import encode_basic_auth
 from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.base.backoff import Backoff, parse_retry_after
 from defserve.base.peer_bounds import find_text_codec
-from defserve.base.secret_references import SecretText, is_secret_reference
+from defserve.base.secret_references import SecretSetting, is_secret_reference
 from defserve.errors import LimitExceeded, Refused, ToolError, UsageError
 from defserve.limits import Limits
 
@@ -216,9 +216,9 @@ class InProcessApp:
 
 def in_process_client(app: Any) -> Any:
     """An httpx client of an ASGI app. Raises UsageError if httpx2 is not installed."""
-    from defserve.guard.http_client import load_httpx, make_shared_client
+    from defserve.guard.http_client import load_httpx, make_shared_http_client
 
-    return make_shared_client(load_httpx("calling an app").ASGITransport(app, raise_app_exceptions=False))
+    return make_shared_http_client(load_httpx("calling an app").ASGITransport(app, raise_app_exceptions=False))
 
 
 # -- Who the API is told is calling: one credential for all callers, or one for each. Credentials are shown to nobody.
@@ -264,7 +264,7 @@ class Basic(Credentials):
     def __init__(self, user: str, password: str) -> None:
         if ":" in user:
             raise UsageError("Basic: a user name cannot hold a colon", fix="give user and password apart")
-        self._source = SecretText(password, "Basic") if is_secret_reference(password) else None
+        self._source = SecretSetting(password, "Basic") if is_secret_reference(password) else None
         self._pair = user, password
 
     async def load_secrets(self) -> None:
@@ -353,7 +353,7 @@ class CallerToken(PerCaller):
         return Bearer(await exchange_caller_token(call, self._target, self._scopes))
 
 
-def iter_pinned_parameters(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def iter_parameters_set_by_headers(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The parameters that the author's headers fill in, as `fills` names them: of `Cookie`, each cookie."""
     for name, value in headers.items():
         yield "header", name.lower()
@@ -371,10 +371,10 @@ def check_credentials(given: Any) -> Credentials | None:
     )
 
 
-def _secret(value: Any, kind: str) -> tuple[SecretText | None, str]:
+def _secret(value: Any, kind: str) -> tuple[SecretSetting | None, str]:
     """Where the secret is, if that is elsewhere, and the secret, if it is known already."""
     if isinstance(value, str) and is_secret_reference(value):
-        return SecretText(value, kind), ""
+        return SecretSetting(value, kind), ""
     return None, _check_secret(value, kind)
 
 

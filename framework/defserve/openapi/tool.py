@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.content import Audio, Embedded, Image
 from defserve.binding.explicit_schema import MAX_UNIQUE_ITEMS, ExplicitArgumentsSchema, is_valid_instance
-from defserve.binding.json_schemas import ensure_properties, rebuild_schema, walk_schema
+from defserve.binding.json_schemas import ensure_properties, transform_subschemas, walk_schema
 from defserve.binding.patterns import find_pattern_problem
 from defserve.binding.results import NO_STRUCTURED_CONTENT, PackedResult, ResultPacker
 from defserve.binding.signature import ParsedDocstring, Signature
@@ -22,7 +22,7 @@ from defserve.errors import ToolError, UsageError
 from defserve.openapi.documents import DocumentReferences
 from defserve.openapi.operations import IDEMPOTENT_METHODS, Operation
 from defserve.openapi.request_building import RequestPlan, build_request
-from defserve.openapi.schema_dialect import clean_text, make_nullable
+from defserve.openapi.schema_dialect import clean_and_cut_text, make_nullable
 from defserve.openapi.schemas import SchemaConverter
 from defserve.openapi.sending import ApiResponse, PerCaller
 from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE
@@ -224,7 +224,7 @@ def iter_unenforced_patterns(schema: JsonSchema) -> Iterator[tuple[str, str]]:
 
 
 def _cheap(schema: JsonSchema) -> JsonSchema:
-    made = rebuild_schema(schema, _cheap)
+    made = transform_subschemas(schema, _cheap)
     pattern: Any = made.get("pattern")
     if isinstance(pattern, str):
         if find_pattern_problem(pattern) is not None:
@@ -319,13 +319,13 @@ def is_json(media: str) -> bool:
 def response_error(response: ApiResponse, secrets: tuple[str, ...]) -> ToolError:
     """What a model reads of a failed request: the status, and the beginning of what the API says about it."""
     said = hidden(response.text, secrets) if response.body else ""
-    said = clean_text(said, MAX_ERROR_LENGTH) if response.media != "text/html" else ""
-    head = f"The API answers {response.status} {clean_text(response.reason, 60)}".rstrip()
+    said = clean_and_cut_text(said, MAX_ERROR_LENGTH) if response.media != "text/html" else ""
+    head = f"The API answers {response.status} {clean_and_cut_text(response.reason, 60)}".rstrip()
     if 300 <= response.status < 400:
         said = "it redirects to another address, which is not followed"
     data: dict[str, Any] = {"status": response.status}
     if wait := response.headers.get("retry-after", ""):
-        data["retry_after"] = clean_text(wait, 40)
+        data["retry_after"] = clean_and_cut_text(wait, 40)
         head += f" (try again after {data['retry_after']}{' s' if wait.isdecimal() else ''})"
     return ToolError(f"{head}: {said}" if said else f"{head}.", data=data)
 
@@ -401,7 +401,7 @@ def _find_response_schema(
 
 def _loose(schema: JsonSchema) -> JsonSchema:
     """What a document says of values, without what APIs do not keep to. Clients check results against it."""
-    made = rebuild_schema({name: value for name, value in schema.items() if name not in _STRICT}, _loose_inside)
+    made = transform_subschemas({name: value for name, value in schema.items() if name not in _STRICT}, _loose_inside)
     if "oneOf" in made:  # without what told them apart, several may fit
         made["anyOf"] = made.pop("oneOf")
     if "$defs" in schema:

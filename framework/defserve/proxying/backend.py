@@ -36,7 +36,7 @@ from defserve.proxying.supervision import BackendSupervision, make_default_resta
 if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.protocols.mcp.asking.client_requests import ParkedWorkRegistry
-    from defserve.proxying.targets import Target
+    from defserve.proxying.targets import BackendTarget
 
 
 HEALTH: Final = ("healthy", "degraded", "unhealthy")
@@ -51,7 +51,7 @@ class Backend(MountedServer):
     def __init__(
         self,
         id: str,
-        target: Target,
+        target: BackendTarget,
         front: FrontRegistries,
         options: BackendOptions,
         parking: ParkedWorkRegistry,
@@ -62,21 +62,21 @@ class Backend(MountedServer):
         policy = self.policy = RestartCounter(options.restarts or make_default_restart_policy(target))
         room = self.room = CallSlots(id, options.in_flight)
         catalogue = self.catalogue = BackendCatalogue(self, front, options.tools, options.transform)
-        state.watch_changes(lambda change: catalogue.notify_lists_changed())
+        state.watch_state_changes(lambda change: catalogue.notify_lists_changed())
         conversations = self.conversations = BackendChannels(self, state, self, lambda: policy.policy)
-        changes = self._changes = BackendChanges(self, state, conversations, catalogue, front)
+        changes = self._changes = BackendChangeListener(self, state, conversations, catalogue, front)
         calls = BackendCalls(self, state, conversations, room, parking, keep_task)
         life = self._supervision = BackendSupervision(self, state, conversations, catalogue, changes, room, policy)
         calls.on_unreachable = life.end_unresponsive
         conversations.ended = lambda front: catalogue.drop_private_items(front.key)
         conversations.opened = lambda channel, front: changes.listen(channel, front.key)
         # Not methods that pass on: a reader would look twice, and a call of a tool would pay for each.
-        self.watch, self.ready = state.watch_changes, state.wait_until_ready
+        self.watch, self.ready = state.watch_state_changes, state.wait_until_ready
         self.start, self.stop, self.restart, self.renew = life.start, life.stop, life.restart, life.renew
         self.fail, self.sleep = life.end_unresponsive, life.sleep
         self.relay, self.ask_task, self.release_task = calls.relay, calls.ask_task, calls.release_task
         self.watch_resources, self.unwatch_resources = changes.watch_resources, changes.unwatch_resources
-        self.read_skills, self.heard = changes.read_skills, changes.on_notification
+        self.refresh_stale_skills, self.heard = changes.refresh_stale_skills, changes.on_notification
 
     # -- what is known of it -----------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Backend(MountedServer):
     @property
     def tools(self) -> int:
         """How many tools it offers here."""
-        return self.catalogue.count_items("tools")
+        return self.catalogue.count_shown_items("tools")
 
     @property
     def pid(self) -> int | None:
@@ -130,7 +130,7 @@ class Backend(MountedServer):
         """Whether it is being opened, and what it offers is not known yet."""
         return not self.is_known and self.state in ("connecting", "restarting")
 
-    def may_have(self, name: str) -> bool:
+    def may_offer_name(self, name: str) -> bool:
         """Whether a name or URI could be one of its own."""
         prefix = self.prefix
         return (
@@ -163,7 +163,7 @@ class Backend(MountedServer):
         self.conversations.on_channel_lost(channel, reason)
         self._changes.on_channel_lost(channel.front)
 
-    async def tell_decisions(self) -> None:
+    async def notify_permission_decisions(self) -> None:
         """Somebody has decided about permissions: the server is told in every conversation that is open."""
         told = [
             channel.grants.send_new_decisions()
@@ -182,7 +182,7 @@ class Backend(MountedServer):
         if credential:
             self.conversations.credential_ended(credential)
 
-    def roots_changed(self, session: Session) -> None:
+    def notify_roots_changed(self, session: Session) -> None:
         """A front has other roots than before: its own conversations are told."""
         for channel in self.conversations.pool.list_channels():
             if channel.front is not None and channel.front.session is session and not channel.stateless:
@@ -220,7 +220,7 @@ CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class BackendChanges:
+class BackendChangeListener:
     """Listens to the conversations with one backend. The subscriptions of `front` tell its clients."""
 
     def __init__(
@@ -234,7 +234,7 @@ class BackendChanges:
         self._server, self._state, self._conversations = server, state, conversations
         self._catalogue, self._subscriptions, self._events = catalogue, front.mcp.subscriptions, front.events
         self._watching = Watching(
-            conversations.get_channel, lambda front: SHARED if conversations.sharing == "shared" else front.key
+            conversations.acquire_channel, lambda front: SHARED if conversations.sharing == "shared" else front.key
         )
         self._skills_read = 0.0
         self._tasks = BackgroundTasks()
@@ -251,11 +251,11 @@ class BackendChanges:
     def on_notification(self, channel: BackendChannel, method: str, params: Json) -> None:
         """A notification came that belongs to no call."""
         if (kinds := CHANGES.get(method)) is not None:
-            self._catalogue.refresh_soon(channel, kinds)
+            self._catalogue.schedule_list_refresh(channel, kinds)
         elif method == NEWS_KINDS["events"][0]:
             # Only its own conversation is asked for events.
             if self._events is not None and channel.front is None:
-                self._catalogue.refresh_soon(channel, ("events",))
+                self._catalogue.schedule_list_refresh(channel, ("events",))
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
             self._announce_update(channel, params["uri"])
         elif method == LIFECYCLE and self._server.on_lifecycle is not None:
@@ -276,16 +276,16 @@ class BackendChanges:
 
     # -- skills ------------------------------------------------------------------------------------------
 
-    def skills_were_read(self) -> None:
+    def on_skills_read(self) -> None:
         self._skills_read = time.monotonic()
 
-    async def read_skills(self, within: float) -> None:
+    async def refresh_stale_skills(self, within: float) -> None:
         """Read its skills again, if they were not read a moment ago: no notification says that they have changed."""
         main, is_old = self._conversations.main, time.monotonic() >= self._skills_read + SKILLS_SECONDS
         is_offered = LIST_KINDS["skills"].is_supported_by(self._server.capabilities)
         if not is_offered or main is None or self._state.now != "connected" or not is_old:
             return
-        self.skills_were_read()
+        self.on_skills_read()
         with suppress(PeerError, TimeoutError):
             async with asyncio.timeout(within):
                 await self._catalogue.refresh_lists(main, ("skills",))
@@ -331,7 +331,7 @@ class BackendChanges:
     async def _want_changes(self, channel: BackendChannel) -> None:
         capabilities = self._server.capabilities
         changing = [kind for kind in NEWS_KINDS if object_or_empty(capabilities.get(kind)).get("listChanged")]
-        if self._events is not None and channel.front is None and self._events.wants_changes(capabilities):
+        if self._events is not None and channel.front is None and self._events.can_hear_list_changes(capabilities):
             changing.append("events")
         with suppress(PeerError):
             await channel.updates.want(kinds=changing)
@@ -341,7 +341,7 @@ class BackendChanges:
         await asyncio.sleep(REOPEN_SECONDS)
         if self._watching.watches(front):
             with suppress(DefserveError):
-                await self._conversations.get_channel(front)
+                await self._conversations.acquire_channel(front)
 
 
 def _watcher(call: Call) -> FrontClient:

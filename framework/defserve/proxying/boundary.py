@@ -131,7 +131,7 @@ def filter_front_meta(meta: Any) -> Json:
     return {name: value for name, value in passed.items() if name not in FRONT_META and not name.startswith(DECISIONS)}
 
 
-def adapt_result(result: Json, dialect: Dialect) -> Json:
+def adapt_backend_result(result: Json, dialect: Dialect) -> Json:
     """A result without what concerns the backend's leg, what only we may say, or what the front's version does not
     know.
     """
@@ -172,7 +172,7 @@ def sanitize_listed_item(listed: Json) -> Json:
     """A listed item whose texts, at any depth, can be shown. The same object if they all can.
 
     None says that it is a tool of ours, whose it is, or to which of our feature sets it belongs. Names and choices stay
-    as they are: see `find_hidden_name`.
+    as they are: see `find_hidden_character_problem`.
     """
     meta = listed.get(METADATA)
     if is_object(meta) and not OUR_WORDS.isdisjoint(meta):
@@ -180,7 +180,7 @@ def sanitize_listed_item(listed: Json) -> Json:
     return _clean_value(listed)
 
 
-def find_hidden_name(listed: Json) -> str | None:
+def find_hidden_character_problem(listed: Json) -> str | None:
     """Why an item cannot be offered: a member, a choice or an argument of it has a character that cannot be seen.
 
     Such a text is sent back as it came, so it cannot be cleaned, and two that look alike would differ.
@@ -213,17 +213,17 @@ def add_asker_to_question(id: str, method: str, params: Json) -> Json:
                     raise ProtocolError(f"a form cannot be shown: {kind} in it has a hidden character ({hidden[1]})")
             named["requestedSchema"] = _on_one_line(schema)
         message = named.get("message")
-        said = quote_lines(message, MAX_QUESTION, MAX_QUESTION_LINES) if isinstance(message, str) else ""
+        said = quote_backend_text(message, MAX_QUESTION, MAX_QUESTION_LINES) if isinstance(message, str) else ""
         named["message"] = f"{asker_words(id)} asks: {said}" if said else asker_words(id)
     elif method == "sampling/createMessage":
         named |= _clean_value({name: value for name, value in params.items() if name != METADATA})
         prompt = named.get("systemPrompt")
-        said = quote_lines(prompt, MAX_TEXT, MAX_TEXT) if isinstance(prompt, str) else ""
+        said = quote_backend_text(prompt, MAX_TEXT, MAX_TEXT) if isinstance(prompt, str) else ""
         named["systemPrompt"] = f"{asker_words(id)} asks.{f' {said}' if said else ''}"
     return named
 
 
-def quote_lines(text: str, longest: int, most_lines: int) -> str:
+def quote_backend_text(text: str, longest: int, most_lines: int) -> str:
     """A text of a backend inside one of ours: no empty lines, each line but the first marked, and what is cut is said.
 
     So none of its lines can be taken for a line of ours, and none of ours is scrolled out of sight.
@@ -415,7 +415,7 @@ def _make_refusal_error(id: str, error: HttpRefusal, secrets: BackendSecrets) ->
     return UpstreamError(text, data=data | ({"may_have_had_effects": True} if status >= 500 else {}))
 
 
-def make_malformed_error(id: str, member: str) -> UpstreamError:
+def make_malformed_result_error(id: str, member: str) -> UpstreamError:
     """A result lacks what every result of its kind has."""
     return UpstreamError(
         f"server {id!r} gave a result without a list as its {member!r}",

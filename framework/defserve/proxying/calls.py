@@ -21,7 +21,7 @@ from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.protocols.mcp.tasks.extension import TaskLost
 from defserve.protocols.mgp.errors import UpstreamUnavailable
 from defserve.proxying import boundary, items
-from defserve.proxying.boundary import adapt_result, make_busy_error
+from defserve.proxying.boundary import adapt_backend_result, make_busy_error
 from defserve.proxying.channel import BackendChannel, identify_front
 from defserve.proxying.relay import RelayContext, RelayedCall, get_held_handle, read_task_id
 
@@ -100,7 +100,7 @@ class BackendCalls:
     async def _open_channel(self, call: Call, front: FrontClient) -> BackendChannel:
         """The conversation of a front. One that no session ends is ended with the key or token of who it is for."""
         conversations = self._conversations
-        channel = await conversations.get_channel(front)
+        channel = await conversations.acquire_channel(front)
         mine = channel.front
         if mine is not None and mine.key is not None and mine.session is None and not channel.is_watched:
             channel.is_watched = True
@@ -155,7 +155,9 @@ class BackendCalls:
         seconds = server.timeout or call.session.composition.limits.tool
         found = await call.engine.run_with_timeout(call, seconds, self._ask_in_turn(call, where, method, params))
         if is_object(found.get("result")):
-            found["result"] = adapt_result(items.prefix_tool_result(found["result"], server.prefix), get_dialect(call))
+            found["result"] = adapt_backend_result(
+                items.prefix_tool_result(found["result"], server.prefix), get_dialect(call)
+            )
         if is_object(found.get("error")):
             told = boundary.make_relayed_error(server.id, found["error"], server.secrets)
             found["error"] = make_error_object(told.code, told.message, told.data)
@@ -181,12 +183,12 @@ class BackendCalls:
             if method == "tasks/update" and not front.is_known:
                 # Its questions before its answers: a stranger's yes to a later one must not be there already.
                 asked = _questions(await self._run_in_backend(call, relayed.run("tasks/get", task)))
-                relayed.refuse_strangers_yes(asked)
+                relayed.refuse_unvouched_confirmations(asked)
                 answers = object_or_empty(params.get("inputResponses"))
                 params = {"inputResponses": {key: answers[key] for key in answers if key in asked}}
             found = await self._run_in_backend(call, relayed.run(method, {**task, **params}))
-            relayed.refuse_strangers_yes(asked := _questions(found))
-            return {**found, "inputRequests": relayed.name_asker(asked)} if asked else found
+            relayed.refuse_unvouched_confirmations(asked := _questions(found))
+            return {**found, "inputRequests": relayed.add_asker_to_questions(asked)} if asked else found
         except UpstreamUnavailable:
             # A held conversation is a process of its own: that it left ends its tasks.
             if held is not None:

@@ -24,7 +24,7 @@ from defserve.protocols.mcp.tools import TAGS_META_KEY
 from defserve.protocols.mcp.transforms import MountPrefix, Transform, read_listed_tags
 from defserve.protocols.mcp.uri_template import UriTemplate
 from defserve.protocols.mgp.terms import SECURITY_META_KEY, derive_security
-from defserve.proxying.boundary import find_hidden_name, sanitize_listed_item
+from defserve.proxying.boundary import find_hidden_character_problem, sanitize_listed_item
 from defserve.proxying.channel import BackendChannel
 from defserve.proxying.items import RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 from defserve.proxying.mounted import (
@@ -194,7 +194,7 @@ class BackendCatalogue:
             "prompts": mcp.prompts.registry,
             "resources": mcp.resources.concrete,
             "templates": mcp.resources.templates,
-            "skills": mcp.need_skills().registry,
+            "skills": mcp.ensure_skills_section().registry,
         }
         self._kinds, self._makers = dict(LIST_KINDS), dict(MAKERS)
         if front.events is not None:
@@ -206,14 +206,14 @@ class BackendCatalogue:
         self._private: dict[Hashable, set[str]] = {}
         self._declarations = 0
         self.problems: dict[str, list[str]] = {}
-        self.join_loop()
+        self.bind_to_next_loop()
         self._warned: set[str] = set()
 
-    def join_loop(self) -> None:
+    def bind_to_next_loop(self) -> None:
         """Belong to the event loop that comes next."""
         self._refreshing = asyncio.Lock()
 
-    def count_items(self, kind: str) -> int:
+    def count_shown_items(self, kind: str) -> int:
         return len(self._shown[kind])
 
     async def refresh_lists(
@@ -242,7 +242,7 @@ class BackendCatalogue:
                 else:
                     self._show_to(key, kind, items)
 
-    def refresh_soon(self, channel: BackendChannel, kinds: Sequence[str]) -> None:
+    def schedule_list_refresh(self, channel: BackendChannel, kinds: Sequence[str]) -> None:
         """The backend says that lists have changed. Several changes at once are read once, and not all the time."""
         self._changed.setdefault(channel, set()).update(kinds)
         if self._task is None or self._task.done():
@@ -339,7 +339,7 @@ class BackendCatalogue:
             if kind == "tools" and isinstance(name, str) and not self._takes(name, raw):
                 continue
             problem = find_name_problem(name) if kind in NAMED else _uri_problem(name)
-            problem = problem or find_hidden_name(raw)
+            problem = problem or find_hidden_character_problem(raw)
             if problem is None:
                 outer = self._outer(kind, str(name))
                 if kind == "tools" and (problem := find_tool_name_problem(outer)) is not None:

@@ -20,12 +20,12 @@ from defserve.client.eras import (
     ClientOffer,
     ServerUpdate,
     SessionTerms,
-    SubscribedUpdates,
+    StatelessUpdateStream,
     UpdateFilter,
     UpdateStream,
     open_conversation,
 )
-from defserve.client.extension import choose_conversation
+from defserve.client.extension import choose_conversation_factory
 from defserve.client.link import PollingLink
 from defserve.client.replies import Json, is_method_missing, object_or_empty
 from defserve.core.json_values import is_object
@@ -106,7 +106,7 @@ class BackendChannel:
         self.pid: int | None = getattr(link, "pid", None)
         if isinstance(link, PollingLink):
             link.on_hang_up = self._hung_up
-        self.conversation = choose_conversation(self._owner.telemetry)(
+        self.conversation = choose_conversation_factory(self._owner.telemetry)(
             link,
             on_request=self.answer_request,
             on_notification=self._heard,
@@ -301,7 +301,7 @@ class BackendChannel:
             exchange.call.root.hang_up()
 
     def _find_exchange(self, id: Any) -> RelayedCall | None:
-        follower = self.conversation.find_follower(id)
+        follower = self.conversation.find_forwarded_listener(id)
         return next((exchange for exchange in self.exchanges if exchange is follower), None)
 
     def _readers(self, params: Json) -> Collection[RelayedCall]:
@@ -339,7 +339,7 @@ REOPEN_UPDATES_SECONDS: Final = 2.0
 log = logging.getLogger("defserve.proxying")
 
 
-class OpenRequest(SubscribedUpdates):
+class OpenRequest(StatelessUpdateStream):
     """An open `subscriptions/listen` request. Its news are heard by the conversation, like all others."""
 
     over: Callable[[], None]

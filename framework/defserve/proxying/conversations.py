@@ -17,7 +17,7 @@ from uuid import uuid4
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.eras import merge_objects
 from defserve.client.mgp.server_claims import (
-    ASK_METHODS,
+    PERMISSION_REQUEST_METHODS,
     Grant,
     MgpClaims,
     make_mgp_offer,
@@ -32,7 +32,7 @@ from defserve.protocols.mgp.vocabulary import (
     PermissionRequest,
     PermissionStatus,
     expand_permission,
-    is_permission,
+    is_permission_name,
 )
 from defserve.proxying import boundary
 from defserve.proxying.boundary import make_busy_error
@@ -94,7 +94,7 @@ class BackendChannels:
             return known
         return self.main if now == "connected" and self.wake is None and self.sharing == "shared" else None
 
-    async def get_channel(self, front: FrontClient) -> BackendChannel:
+    async def acquire_channel(self, front: FrontClient) -> BackendChannel:
         """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
         state = self._state
         if (channel := self.find_ready_channel(front)) is not None:
@@ -111,9 +111,9 @@ class BackendChannels:
         per = self.sharing
         if per == "shared":
             return main
-        return await self.pool.get_channel(front if per == "client" else front._replace(key=None))
+        return await self.pool.acquire_channel(front if per == "client" else front._replace(key=None))
 
-    async def get_main_channel(self) -> BackendChannel:
+    async def require_main_channel(self) -> BackendChannel:
         """The backend's own conversation. Raises what callers are told if there is none."""
         if self.wake is not None:
             await self.wake()
@@ -134,7 +134,7 @@ class BackendChannels:
         version = server.target.version or (server.era if front is not None else None)
         if front is None or not await self._open_with_spare(channel, version, front):
             key = MAIN_PROCESS_KEY if front is None else front.process_key
-            await channel.open(await server.target.link(server.take_stderr, key), version)
+            await channel.open(await server.target.link(server.add_stderr_line, key), version)
         if server.decides is not None and channel.offers_mgp:
             try:
                 await self._begin_grants(channel, server.decides)
@@ -193,9 +193,9 @@ class BackendChannels:
         """New calls take this one, and others of its kind. Gives what they took before."""
         old, pool = self.main, self.pool
         self.main, self.pool = main, self._new_pool()
-        self.close_spares()
+        self.close_spare_children()
         self.spares = self._new_spares()
-        self.open_spares()
+        self.open_spare_children()
         return old, pool
 
     def on_channel_lost(self, channel: BackendChannel, reason: PeerGone) -> None:
@@ -217,12 +217,12 @@ class BackendChannels:
         """An operator asked for a start."""
         self._restarts.drop_failures()
 
-    def open_spares(self) -> None:
+    def open_spare_children(self) -> None:
         """The backend is connected: start some children before they are needed, if callers do not share one."""
         if self._server.target.isolates and self.sharing != "shared":
             self.spares.open()
 
-    def close_spares(self) -> None:
+    def close_spare_children(self) -> None:
         """The backend has left: what it would be started with next may differ."""
         self._closing.start(self.spares.aclose())
 
@@ -236,7 +236,7 @@ class BackendChannels:
         server, options = self._server, self._server.options
         return SpareChildren(
             server.id,
-            lambda: server.target.link(server.take_stderr),
+            lambda: server.target.link(server.add_stderr_line),
             options.spares,
             options.idle,
             lambda: self.pool.most - len(self.pool) - len(self.spares),
@@ -322,7 +322,7 @@ class ChannelPool:
         channel = self._channels.get(front.place) if front.key is not None else None
         return channel if channel is not None and channel.gone is None else None
 
-    async def get_channel(self, front: FrontClient) -> BackendChannel:
+    async def acquire_channel(self, front: FrontClient) -> BackendChannel:
         """The conversation of a front, opened if there is none. A front without a key gets one for a single call."""
         if (channel := self.find_open_channel(front)) is not None:
             return channel
@@ -522,7 +522,7 @@ TELL_SECONDS: Final = 5.0
 def permissions_of(said: MgpClaims) -> tuple[str, ...]:
     """The permissions that a server wants to be told of."""
     wants = said.version is not None and "permissions" in said.sections
-    return tuple(name for name in said.permissions if is_permission(name)) if wants else ()
+    return tuple(name for name in said.permissions if is_permission_name(name)) if wants else ()
 
 
 class ChannelGrants:
@@ -567,7 +567,7 @@ class ChannelGrants:
 
     def answer_permission_request(self, method: str, params: Json, call: Call | None) -> Json:
         """The answer to a server that asks for permissions itself (§3.5). Raises MethodNotFound for other methods."""
-        if method not in ASK_METHODS:
+        if method not in PERMISSION_REQUEST_METHODS:
             raise MethodNotFound(f"Method not found: {method} (this client did not offer it)")
         asked = PermissionRequest.from_wire(params)
         if not asked.permissions:

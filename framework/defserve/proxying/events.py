@@ -28,19 +28,19 @@ from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, PeerError, UsageError
 from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
 from defserve.protocols.mcp.events.draft import (
-    ERROR_CODES,
+    EVENT_ERROR_CODES,
     EVENTS_EXTENSION_ID,
     LIST_METHOD,
-    MAX_DATA_BYTES,
+    MAX_EVENT_DATA_BYTES,
     MIN_POLL_MS,
     POLL_METHOD,
     make_event_error,
 )
-from defserve.protocols.mcp.events.event_log import LogOrigin, Occurrence, OriginMoved
+from defserve.protocols.mcp.events.event_log import BackendPosition, BackendPositionMoved, Occurrence
 from defserve.protocols.mcp.events.event_types import EventType, EventTypeOptions, encode_canonical_json
 from defserve.proxying import boundary
 from defserve.proxying.catalogue import ListKind
-from defserve.proxying.items import OfBackend, RawArguments, RelayedFunction
+from defserve.proxying.items import BackendItemMixin, RelayedFunction, UncheckedArguments
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -82,13 +82,13 @@ class EventRelay:
         """The event of a backend as one of ours. Raises UsageError for one that cannot be followed."""
         return RemoteEvent(backend, name, raw, self.events)
 
-    def wants_changes(self, capabilities: Mapping[str, Any]) -> bool:
+    def can_hear_list_changes(self, capabilities: Mapping[str, Any]) -> bool:
         """Whether a backend tells when its list of events has changed."""
         extensions = object_or_empty(capabilities.get("extensions"))
         return object_or_empty(extensions.get(EVENTS_EXTENSION_ID)).get("listChanged") is True
 
 
-class RemoteEvent(OfBackend, EventType):
+class RemoteEvent(BackendItemMixin, EventType):
     """An event of a backend. `inner` is its name there, `raw` its listing. How it is delivered here is up to us."""
 
     __slots__ = ("backend", "fronts", "inner", "raw", "_ways")
@@ -102,10 +102,10 @@ class RemoteEvent(OfBackend, EventType):
         if not self._ways:
             raise UsageError("it can neither be polled nor streamed", fix="have its server offer one of the two")
         options = EventTypeOptions(name=name, description=string_or_none(raw.get("description")) or "")
-        arguments = RawArguments(object_or_empty(raw.get("inputSchema")))
+        arguments = UncheckedArguments(object_or_empty(raw.get("inputSchema")))
         # Not `EventType.__init__`, which reads an author's function.
         super(EventType, self).__init__(name, options, RelayedFunction(name, arguments, _refuse_call), None)
-        self.delivery, self.feeds = tuple(events.available_delivery()), ()
+        self.delivery, self.feeds = tuple(events.list_available_delivery_modes()), ()
         self.payload_schema = object_or_empty(raw.get("payloadSchema"))
 
     @property
@@ -126,16 +126,16 @@ class RemoteEvent(OfBackend, EventType):
         return self.backend.open_to is None or self.backend.open_to(None, caller)
 
     @property
-    def may_come_back(self) -> bool:
+    def is_missing_temporarily(self) -> bool:
         return self.backend.state != "connected"
 
     async def check_subscriber(self, call: Call, events: Events, wanted: Params) -> None:
         """Have our log up to date, so that "from now on" means the same here and there."""
-        if events.runs_source(self, wanted):
+        if events.is_source_running(self, wanted):
             return
         follower = EventFollower(self, events, wanted)
         try:
-            await follower.catch_up(await self.backend.conversations.get_main_channel())
+            await follower.catch_up(await self.backend.conversations.require_main_channel())
         except DefserveError as error:
             # What was followed before is followed again as soon as the backend is back.
             if await follower.read_place() is None:
@@ -150,14 +150,14 @@ class RemoteEvent(OfBackend, EventType):
             event = current if isinstance(current, RemoteEvent) else self
             follower = EventFollower(event, events, wanted)
             try:
-                channel = await event.backend.conversations.get_main_channel()
+                channel = await event.backend.conversations.require_main_channel()
                 seconds = await follower.catch_up(channel)
                 backoff.reset()
                 if event.can_stream:
                     await follower.follow_stream(channel)
                 else:
                     await asyncio.sleep(seconds)
-            except OriginMoved:
+            except BackendPositionMoved:
                 continue  # another process has added some: go on behind them
             except DefserveError as error:
                 text = self.backend.redact_secrets(str(error))
@@ -177,7 +177,7 @@ class RemoteEvent(OfBackend, EventType):
         if not isinstance(error, PeerError):
             return error
         backend = self.backend
-        for name, numbers in ERROR_CODES.items():
+        for name, numbers in EVENT_ERROR_CODES.items():
             if error.code == numbers["sep"]:
                 data = backend.secrets.redact_sure_secrets(object_or_empty(error.data))
                 return make_event_error(call, name, backend.redact_secrets(error.message), **data)
@@ -194,12 +194,12 @@ class EventFollower:
 
     async def read_place(self) -> str | None:
         """Where it has come to; None if it was never followed."""
-        return await self._events.log.read_origin(self._event.name, self._origin)
+        return await self._events.log.read_backend_position(self._event.name, self._origin)
 
     async def catch_up(self, channel: BackendChannel) -> float:
         """Add what has happened since the place, and return the seconds until a poll makes sense.
 
-        Raises PeerError, and OriginMoved if another process does the same.
+        Raises PeerError, and BackendPositionMoved if another process does the same.
         """
         place = await self.read_place()
         if not self._event.can_poll:
@@ -220,7 +220,9 @@ class EventFollower:
             for number, event in enumerate(events[added:], added + 1):
                 await self._add(event, f"{number} {cursor}" if number < len(events) else f"0 {after}")
             if after != cursor and self._place != f"0 {after}":
-                await self._events.log.move_origin(self._event.name, LogOrigin(self._origin, self._place, f"0 {after}"))
+                await self._events.log.move_backend_position(
+                    self._event.name, BackendPosition(self._origin, self._place, f"0 {after}")
+                )
                 self._place = f"0 {after}"
             if page.get("hasMore") is not True or after == cursor:
                 wanted = max(number_or_none(page.get("nextPollMs")) or 0, MIN_POLL_MS) / 1000
@@ -247,7 +249,7 @@ class EventFollower:
                 await self._add(event, f"0 {event.cursor}" if is_cursor else f"{known[0] + 1} {known[1]}")
 
     async def _store_first_place(self, cursor: str) -> None:
-        await self._events.log.store_origin(self._event.name, self._origin, f"0 {cursor}")
+        await self._events.log.store_first_backend_position(self._event.name, self._origin, f"0 {cursor}")
 
     async def _poll(self, channel: BackendChannel, cursor: str | None) -> Json:
         params: Json = {"name": self._event.inner, "arguments": self._wanted, "cursor": cursor}
@@ -260,7 +262,7 @@ class EventFollower:
     async def _add(self, event: ServerOccurrence, after: str) -> None:
         backend, now = self._event.backend, self._events.log.now()
         data = backend.secrets.redact_sure_secrets(event.data)
-        if not 0 < len(event.id) <= MAX_ID_LENGTH or len(json.dumps(data)) > MAX_DATA_BYTES:
+        if not 0 < len(event.id) <= MAX_ID_LENGTH or len(json.dumps(data)) > MAX_EVENT_DATA_BYTES:
             log.warning("server %r: an event %r is too large, or has no id", backend.id, self._event.inner)
             await self._append({}, "", now, after)
             return
@@ -275,7 +277,7 @@ class EventFollower:
         await self._append({}, "", self._events.log.now(), self._place)
 
     async def _append(self, data: Params, id: str, at: int, after: str) -> None:
-        origin = LogOrigin(self._origin, self._place, after)
+        origin = BackendPosition(self._origin, self._place, after)
         await self._events.append(self._event, self._wanted, data, id, is_exact=True, at=at, origin=origin)
         self._place = after
 

@@ -25,7 +25,7 @@ from defserve.protocols.mcp.app_policy import (
     VIEW_ONLY_FACET,
     can_show_apps,
 )
-from defserve.protocols.mcp.apps import prefix_view_names
+from defserve.protocols.mcp.apps import prefix_names_in_view_html
 from defserve.protocols.mcp.errors import (
     DEFSERVE_NAMESPACE,
     RESOURCE_NOT_FOUND_CODE,
@@ -42,8 +42,13 @@ from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mcp.transforms import MountPrefix, TransformedArguments
 from defserve.protocols.mgp.security import Security, ToolSecurity
 from defserve.protocols.mgp.terms import MGP_NAME, SECURITY_META_KEY
-from defserve.protocols.mgp.vocabulary import is_permission
-from defserve.proxying.boundary import RelayedError, adapt_result, keep_warning_hints, make_malformed_error
+from defserve.protocols.mgp.vocabulary import is_permission_name
+from defserve.proxying.boundary import (
+    RelayedError,
+    adapt_backend_result,
+    keep_warning_hints,
+    make_malformed_result_error,
+)
 from defserve.proxying.relay import is_task_only
 
 if TYPE_CHECKING:
@@ -83,7 +88,7 @@ def prefix_contents(result: Json, prefix: MountPrefix) -> Json:
         for content in _objects(result.get("contents")):
             _prefix_members(content, "uri", prefix)
             if content.get("mimeType") == APP_MIME_TYPE and isinstance(content.get("text"), str):
-                content["text"] = prefix_view_names(content["text"], prefix)
+                content["text"] = prefix_names_in_view_html(content["text"], prefix)
     return result
 
 
@@ -148,7 +153,7 @@ ANNOTATION: Final = "x-mcp-header"
 NEEDS: Final[Mapping[str, str]] = {"title": "titles", "icons": "icons", "_meta": "meta"}
 
 
-class RawArguments(ArgumentsSchema):
+class UncheckedArguments(ArgumentsSchema):
     """The arguments of a tool elsewhere. They are not checked here: that server checks them."""
 
     __slots__ = ("_raw",)
@@ -175,7 +180,7 @@ class RelayedFunction(Function):
     __slots__ = ("send",)
 
     def __init__(
-        self, name: str, arguments: RawArguments, send: Callable[[Call, Json], Coroutine[Any, Any, Any]]
+        self, name: str, arguments: UncheckedArguments, send: Callable[[Call, Json], Coroutine[Any, Any, Any]]
     ) -> None:
         self.signature = Signature(_elsewhere, name, (), (), None, "async", ParsedDocstring(None))
         self.arguments, self.injection, self.inline, self.send = arguments, None, False, send
@@ -188,7 +193,7 @@ class RelayedFunction(Function):
         return call.session.engine.run_with_timeout(call, seconds, self.send(call, kwargs))
 
 
-class OfBackend(Item[Any]):
+class BackendItemMixin(Item[Any]):
     """What tools, prompts and resources of a backend have in common."""
 
     __slots__ = ()
@@ -207,7 +212,7 @@ class OfBackend(Item[Any]):
         """The backend has checked it."""
 
 
-class RemoteTool(OfBackend, Tool):
+class RemoteTool(BackendItemMixin, Tool):
     """A tool of a backend. `inner` is its name there, `raw` its listing.
 
     If only the conversations of some fronts have it, `fronts` are their keys, and nobody else sees it. None: everybody.
@@ -227,7 +232,7 @@ class RemoteTool(OfBackend, Tool):
             annotations=keep_warning_hints(object_or_empty(raw.get("annotations"))) or None,
             timeout=backend.timeout,
         )
-        function = RelayedFunction(name, RawArguments(object_or_empty(raw.get("inputSchema"))), self._send)
+        function = RelayedFunction(name, UncheckedArguments(object_or_empty(raw.get("inputSchema"))), self._send)
         super().__init__(name, options, function, ResultPacker(pack_untyped_result), None)
         visible_to = object_or_empty(object_or_empty(raw.get("_meta")).get("ui")).get("visibility")
         if is_array(visible_to) and "model" not in visible_to:
@@ -248,10 +253,10 @@ class RemoteTool(OfBackend, Tool):
             raise missing
         if type(value.get("content")) is not list:
             if "content" in value:
-                raise make_malformed_error(self.backend.id, "content")
+                raise make_malformed_result_error(self.backend.id, "content")
             if value.get("resultType") != "task":
                 value["content"] = []
-        return adapt_result(prefix_tool_result(value, self.backend.prefix), dialect)
+        return adapt_backend_result(prefix_tool_result(value, self.backend.prefix), dialect)
 
     def copy_as(self, name: str) -> RemoteTool:
         renamed = RemoteTool(self.backend, name, self.raw)
@@ -295,7 +300,7 @@ class RemoteTool(OfBackend, Tool):
             _ = self.param_headers
 
 
-class RemotePrompt(OfBackend, Prompt):
+class RemotePrompt(BackendItemMixin, Prompt):
     """A prompt of a backend; see `RemoteTool`."""
 
     __slots__ = ("backend", "fronts", "inner", "raw")
@@ -307,15 +312,15 @@ class RemotePrompt(OfBackend, Prompt):
         options = PromptOptions(
             name=name, description=string_or_none(raw.get("description")) or "", timeout=backend.timeout
         )
-        super().__init__(name, options, RelayedFunction(name, RawArguments({}), self._send), None)
+        super().__init__(name, options, RelayedFunction(name, UncheckedArguments({}), self._send), None)
 
     def _send(self, call: Call, arguments: Json) -> Coroutine[Any, Any, Json]:
         return self.backend.relay(call, "prompts/get", {"name": self.inner, "arguments": arguments})
 
     def result(self, call: Call, value: Any) -> Json:
         if not is_array(value.get("messages")):
-            raise make_malformed_error(self.backend.id, "messages")
-        return adapt_result(prefix_prompt_result(value, self.backend.prefix), get_dialect(call))
+            raise make_malformed_result_error(self.backend.id, "messages")
+        return adapt_backend_result(prefix_prompt_result(value, self.backend.prefix), get_dialect(call))
 
     async def complete(self, call: Call, params: Json) -> Json:
         """`CompleteResult` for one of its arguments."""
@@ -328,7 +333,7 @@ class RemotePrompt(OfBackend, Prompt):
         return {**_filter_members(self.raw, dialect), "name": self.name}
 
 
-class RemoteResource(OfBackend, Resource):
+class RemoteResource(BackendItemMixin, Resource):
     """A resource, or a template, of a backend; see `RemoteTool`. `uri` is the one outside."""
 
     __slots__ = ("backend", "fronts", "raw")
@@ -343,7 +348,7 @@ class RemoteResource(OfBackend, Resource):
             mime_type=string_or_none(raw.get("mimeType")),
             timeout=backend.timeout,
         )
-        super().__init__(uri, options, RelayedFunction(uri, RawArguments({}), self._send), template, None)
+        super().__init__(uri, options, RelayedFunction(uri, UncheckedArguments({}), self._send), template, None)
         if uri.startswith(UI_URI_SCHEME):
             self.facets[APP_FACET_NAME] = VIEW_ONLY_FACET
 
@@ -363,8 +368,8 @@ class RemoteResource(OfBackend, Resource):
                 raise
             raise ResourceNotFound(uri) from None  # its code depends on the version of the front
         if not is_array(found.get("contents")):
-            raise make_malformed_error(self.backend.id, "contents")
-        told = adapt_result(prefix_contents(found, prefix), dialect)
+            raise make_malformed_result_error(self.backend.id, "contents")
+        told = adapt_backend_result(prefix_contents(found, prefix), dialect)
         if call.terms.offer is not None and can_show_apps(call.terms.offer.capabilities):
             told = {**told, "contents": [self._add_server_key(content) for content in told["contents"]]}
         return {**build_cache_hints(dialect), **told}
@@ -397,7 +402,7 @@ async def complete(backend: Backend, call: Call, params: Json) -> Json:
     known = {name: params[name] for name in ("ref", "argument", "context") if name in params}
     seconds = backend.timeout or call.session.composition.limits.tool
     result = await call.engine.run_with_timeout(call, seconds, backend.relay(call, "completion/complete", known))
-    return adapt_result(result, get_dialect(call))
+    return adapt_backend_result(result, get_dialect(call))
 
 
 def _filter_members(raw: Json, dialect: Dialect) -> Json:
@@ -437,7 +442,7 @@ class RemoteSkill(RemoteResource):
 def apply_warnings(tool: RemoteTool) -> None:
     """Treat a tool as one of ours that says the same. Raises UsageError if it contradicts itself."""
     listed = parse_tool_security(tool.inner, tool.raw)
-    permissions = tuple(name for name in listed.permissions or () if is_permission(name))
+    permissions = tuple(name for name in listed.permissions or () if is_permission_name(name))
     if not listed.security or not (listed.risk == "dangerous" or permissions or listed.confirmation_required):
         return
     risk: Any = "moderate" if listed.risk == "safe" else listed.risk

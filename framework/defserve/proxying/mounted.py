@@ -26,7 +26,7 @@ from defserve.client.mgp.server_claims import MgpClaims, parse_mgp_claims
 from defserve.client.replies import Json
 from defserve.errors import UsageError, explain_arguments
 from defserve.protocols.mcp.transforms import MountPrefix
-from defserve.proxying.targets import BackendSecrets, Target
+from defserve.proxying.targets import BackendSecrets, BackendTarget
 
 if TYPE_CHECKING:
     from defserve.client.eras import SessionTerms
@@ -133,9 +133,9 @@ class MountedServer:
     `said` is None as long as it was not asked.
     """
 
-    def __init__(self, id: str, target: Target, options: BackendOptions) -> None:
+    def __init__(self, id: str, target: BackendTarget, options: BackendOptions) -> None:
         self.id, self.options = id, options
-        self.target: Target = target
+        self.target: BackendTarget = target
         self.secrets: BackendSecrets = target.secrets
         self.prefix, self.timeout = MountPrefix(options.prefix), options.timeout
         self.era: str | None = None
@@ -176,9 +176,9 @@ class MountedServer:
     def store_terms(self, terms: SessionTerms) -> None:
         """Keep what it says of itself when it is opened."""
         self.era, self.info, self.capabilities = terms.version, terms.server_info, terms.capabilities
-        self.store_claims(terms)
+        self.store_claims_of_terms(terms)
 
-    def store_claims(self, terms: SessionTerms) -> None:
+    def store_claims_of_terms(self, terms: SessionTerms) -> None:
         """Keep what it tells models, and what it says of all its tools. `on_claims` is called at once."""
         is_asked = self.options.mgp and (terms.stateless or self.offers_mgp_in_sessions)
         self.set_claims(terms.instructions, parse_mgp_claims(terms, self.options.mgp) if is_asked else None)
@@ -193,11 +193,11 @@ class MountedServer:
         """Not in a session that fronts share: there MGP would change what their calls mean."""
         return self.target.per != "shared"
 
-    def change_target(self, target: Target) -> None:
+    def change_target(self, target: BackendTarget) -> None:
         """It is somewhere else from now on."""
         self.target, self.secrets = target, target.secrets
 
-    def take_stderr(self, line: str) -> None:
+    def add_stderr_line(self, line: str) -> None:
         """A child wrote a line on its stderr."""
         shown = self.redact_secrets(line)
         self.stderr.append(shown)
@@ -239,7 +239,7 @@ REMOTE_STATE_DESCRIPTIONS: Final[Mapping[BackendStateName, str]] = {
 """The same of a server at an address: nobody here starts it."""
 
 log = logging.getLogger("defserve.proxying")
-TRANSITION_LOG: Final = "server %r: %s (%s)"
+TRANSITION_LOG_FORMAT: Final = "server %r: %s (%s)"
 """How changes of states are logged. Who shows them otherwise can leave them out."""
 
 
@@ -265,9 +265,9 @@ class BackendState:
         self.next_try = 0.0
         self.since = time.time()
         self._watchers: dict[object, Callable[[BackendTransition], None]] = {}
-        self.join_loop()
+        self.bind_to_next_loop()
 
-    def join_loop(self) -> None:
+    def bind_to_next_loop(self) -> None:
         """Belong to the event loop that comes next: what waits must wait on that one."""
         self.settled = asyncio.Event()
 
@@ -282,7 +282,7 @@ class BackendState:
             self.refusal = None
         if state == "connected":
             self.note = ""
-        log.log(logging.WARNING if state == "error" else logging.INFO, TRANSITION_LOG, self._id, state, reason)
+        log.log(logging.WARNING if state == "error" else logging.INFO, TRANSITION_LOG_FORMAT, self._id, state, reason)
         transition = BackendTransition(previous, state, reason)
         for changed in list(self._watchers.values()):
             try:
@@ -295,7 +295,7 @@ class BackendState:
         if self.now == "connected":
             self.settled.clear()
 
-    def watch_changes(self, changed: Callable[[BackendTransition], None]) -> Callable[[], None]:
+    def watch_state_changes(self, changed: Callable[[BackendTransition], None]) -> Callable[[], None]:
         """Call `changed` after each change. Returns the function that ends it."""
         key = object()
         self._watchers[key] = changed
@@ -369,7 +369,7 @@ class RestartPolicy:
             )
 
 
-class RefusalReason(StrEnum):
+class RestartRefusalReason(StrEnum):
     """Why a server is not started again."""
 
     POLICY = "restart_policy"
@@ -382,7 +382,7 @@ class RefusalReason(StrEnum):
 class RestartRefusal:
     """The server stays down until an operator starts it. `text` says why."""
 
-    reason: RefusalReason
+    reason: RestartRefusalReason
     text: str
 
 
@@ -416,15 +416,17 @@ class RestartCounter:
         """The seconds to wait before the next start, which is counted; or why there is none."""
         policy = self.policy
         if exit is ServerExit.STOPPED:
-            return RestartRefusal(RefusalReason.STOPPED, "an operator stopped it")
+            return RestartRefusal(RestartRefusalReason.STOPPED, "an operator stopped it")
         if exit is ServerExit.IMPOSSIBLE:
-            return RestartRefusal(RefusalReason.IMPOSSIBLE, "it cannot start until that is fixed")
+            return RestartRefusal(RestartRefusalReason.IMPOSSIBLE, "it cannot start until that is fixed")
         if policy.strategy == "never" or (policy.strategy == "on_failure" and exit is ServerExit.CLEAN):
-            return RestartRefusal(RefusalReason.POLICY, f"not restarted, because its policy is {policy.strategy}")
+            return RestartRefusal(
+                RestartRefusalReason.POLICY, f"not restarted, because its policy is {policy.strategy}"
+            )
         count = self.recent
         if policy.max_restarts is not None and count >= policy.max_restarts:
             restarts = f"{count} restart{'' if count == 1 else 's'}"
-            return RestartRefusal(RefusalReason.LIMIT, f"gave up after {restarts} in {policy.window:g} s")
+            return RestartRefusal(RestartRefusalReason.LIMIT, f"gave up after {restarts} in {policy.window:g} s")
         self._times.append(self._clock())
         return compute_backoff(count, policy.base, policy.cap) * (1 - JITTER * self._chance())
 
@@ -459,7 +461,7 @@ class RestartCountersByKey:
         restarts, verdict = self._known[key]
         if not isinstance(verdict, RestartRefusal):
             return max(verdict - self._clock(), 0.0)
-        if verdict.reason is RefusalReason.LIMIT and restarts.recent < (self._policy().max_restarts or 0):
+        if verdict.reason is RestartRefusalReason.LIMIT and restarts.recent < (self._policy().max_restarts or 0):
             return 0.0
         return verdict
 

@@ -22,13 +22,19 @@ from defserve.protocols.mcp.tasks.extension import RemoteTasks, TaskLost
 from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying import boundary, items
 from defserve.proxying.backend import Backend, describe_backend_state
-from defserve.proxying.boundary import QUOTE_MARK, adapt_result, find_hidden_name, quote_lines, sanitize_listed_item
+from defserve.proxying.boundary import (
+    QUOTE_MARK,
+    adapt_backend_result,
+    find_hidden_character_problem,
+    quote_backend_text,
+    sanitize_listed_item,
+)
 from defserve.proxying.calls import TASK_SERVER_FIELD
 from defserve.proxying.catalogue import FrontRegistries
 from defserve.proxying.channel import identify_front
 from defserve.proxying.items import RemoteResource, RemoteSkill
 from defserve.proxying.mounted import BackendOptions, ToolChoice
-from defserve.proxying.targets import Command, Remote, Target, parse_target
+from defserve.proxying.targets import BackendTarget, Command, Remote, parse_mount_target
 
 if TYPE_CHECKING:
     from defserve.core.messages import Params
@@ -68,12 +74,14 @@ class Mounts(Extension):
         self._telemetry: TelemetryOptions | None = None
         front.mcp.resources.unlisted = self._find_unlisted_resource
         front.mcp.lifecycle.more_instructions = self._instructions
-        front.mcp.offer_elsewhere(self, self.before_list, self._states, self._late)
+        front.mcp.attach_backend_sources(self, self.wait_before_listing, self._states, self._late)
         if front.events is not None:
-            front.events.events.offer_elsewhere(self.before_list, self._states, self._late)
-        self.skills = front.mcp.need_skills().elsewhere = RemoteSkills(self, front.mcp.need_skills().registry)
+            front.events.events.attach_backend_sources(self.wait_before_listing, self._states, self._late)
+        self.skills = front.mcp.ensure_skills_section().elsewhere = RemoteSkills(
+            self, front.mcp.ensure_skills_section().registry
+        )
 
-    def declare(self, given: str | Target, prefix: str | None, options: Mapping[str, Any]) -> Backend:
+    def declare(self, given: str | BackendTarget, prefix: str | None, options: Mapping[str, Any]) -> Backend:
         """Read what `Server.mount` was given. Raises UsageError for what cannot work."""
         fields = dict(options)
         id, tools = fields.pop("id", None), ToolChoice.from_option(fields.pop("tools", None))
@@ -82,9 +90,9 @@ class Mounts(Extension):
             raise UsageError(
                 f"mount has no option {unknown!r}", fix=_of_target(unknown) or did_you_mean(unknown, known)
             )
-        return self.add(id, parse_target(given), BackendOptions(prefix=prefix, tools=tools, **fields))
+        return self.add(id, parse_mount_target(given), BackendOptions(prefix=prefix, tools=tools, **fields))
 
-    def add(self, id: str | None, target: Target, options: BackendOptions) -> Backend:
+    def add(self, id: str | None, target: BackendTarget, options: BackendOptions) -> Backend:
         """Declare a backend. Raises UsageError if the name is taken. While serving, call its `start`."""
         id = id or options.prefix or self._free(target.shown)
         if id in self.backends:
@@ -161,7 +169,7 @@ class Mounts(Extension):
             stops = (backend.stop("kernel_shutdown", STOP_SECONDS) for backend in self.backends.values())
             await asyncio.gather(*stops, return_exceptions=True)
 
-    async def before_list(self, call: Call) -> None:
+    async def wait_before_listing(self, call: Call) -> None:
         """Wait for backends that have never been open, as long as the server itself is young."""
         young = self._opened_at + LIST_WAIT_SECONDS - asyncio.get_running_loop().time()
         opening = [one for one in self.backends.values() if one.is_new]
@@ -173,11 +181,16 @@ class Mounts(Extension):
 
         Raises what the caller is told if one of them does not run.
         """
-        opening = [one for one in self.backends.values() if one.is_new and one.may_have(name)]
+        opening = [one for one in self.backends.values() if one.is_new and one.may_offer_name(name)]
         await asyncio.gather(*(backend.ready(LATE_SECONDS) for backend in opening))
         for backend in self.backends.values():
             # Nobody knows what it has. That it does not run says more than that there is no such name.
-            if not backend.is_known and backend.prefix.text and backend.may_have(name) and backend.is_open_to(call):
+            if (
+                not backend.is_known
+                and backend.prefix.text
+                and backend.may_offer_name(name)
+                and backend.is_open_to(call)
+            ):
                 raise boundary.make_not_connected_error(backend, backend.state)
         return bool(opening)
 
@@ -207,7 +220,7 @@ class Mounts(Extension):
     def _instructions(self, call: Call) -> Iterator[str]:
         """What backends say about their use, each under its name. Their lines are marked: a heading is ours."""
         for backend in self.backends.values():
-            text = quote_lines(backend.instructions or "", MAX_INSTRUCTIONS_LENGTH, MAX_INSTRUCTIONS_LENGTH)
+            text = quote_backend_text(backend.instructions or "", MAX_INSTRUCTIONS_LENGTH, MAX_INSTRUCTIONS_LENGTH)
             if text and not backend.hides_instructions and backend.state == "connected" and backend.is_open_to(call):
                 yield f"## {backend.id}\n\n{QUOTE_MARK}{text}"
 
@@ -270,7 +283,7 @@ class Mounts(Extension):
 
     def _roots_changed(self, session: Session, params: Params) -> None:
         for backend in self.backends.values():
-            backend.roots_changed(session)
+            backend.notify_roots_changed(session)
 
     def _free(self, name: str) -> str:
         number, found = 1, name
@@ -299,9 +312,9 @@ class RemoteSkills:
     def __init__(self, backends: Mounts, registry: Registry[ListedSkill]) -> None:
         self._backends, self._registry = backends, registry
 
-    async def before_list(self, call: Call) -> None:
-        await self._backends.before_list(call)
-        await asyncio.gather(*(one.read_skills(LIST_SECONDS) for one in self._backends.backends.values()))
+    async def wait_before_listing(self, call: Call) -> None:
+        await self._backends.wait_before_listing(call)
+        await asyncio.gather(*(one.refresh_stale_skills(LIST_SECONDS) for one in self._backends.backends.values()))
 
     async def get_skill(self, call: Call, uri: str) -> Json | None:
         """A listed skill is told as it is listed: that is what was compared with what an operator has approved."""
@@ -315,7 +328,7 @@ class RemoteSkills:
             return None
         found = await _ask(backend, call, backend.relay(call, "skills/get", {"uri": inner}))
         raw = sanitize_listed_item(object_or_empty(found.get("skill")))
-        if find_hidden_name(raw) is not None:
+        if find_hidden_character_problem(raw) is not None:
             return None
         skill = RemoteSkill(backend, uri, raw)
         self._backends.declare_found(skill)
@@ -362,4 +375,4 @@ async def _ask(backend: Backend, call: Call, work: Coroutine[Any, Any, Json]) ->
     """A result of a backend for a front of another version."""
     dialect, seconds = get_dialect(call), backend.timeout or call.session.composition.limits.tool
     found = await call.engine.run_with_timeout(call, seconds, work)
-    return {**build_cache_hints(dialect), **adapt_result(found, dialect)}
+    return {**build_cache_hints(dialect), **adapt_backend_result(found, dialect)}

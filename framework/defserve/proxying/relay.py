@@ -32,7 +32,7 @@ from defserve.protocols.mcp.asking.client_requests import (
     ANSWER_CHECKS,
     ParkedWork,
     ParkedWorkRegistry,
-    ask_for_parked_work,
+    ask_caller_of_parked_work,
     find_parked_work,
 )
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
@@ -316,10 +316,10 @@ class RelayedCall:
                     f"server {self.server.id!r} asks for {method}, which its client did not offer"
                 )
             found[key] = {**request, "method": method, "params": object_or_empty(request.get("params"))}
-        self.refuse_strangers_yes(found)
-        return self.name_asker(found)
+        self.refuse_unvouched_confirmations(found)
+        return self.add_asker_to_questions(found)
 
-    def name_asker(self, requests: Json) -> dict[str, Json]:
+    def add_asker_to_questions(self, requests: Json) -> dict[str, Json]:
         """Questions by key, each of which says who asks."""
         named: dict[str, Json] = {}
         for key, asked in requests.items():
@@ -330,7 +330,7 @@ class RelayedCall:
             named[key] = {**request, "params": params}
         return named
 
-    def refuse_strangers_yes(self, requests: Json) -> None:
+    def refuse_unvouched_confirmations(self, requests: Json) -> None:
         """Raises Misbehaved if the backend asks somebody for a yes for whom nobody vouches."""
         if self.front.is_known:
             return
@@ -427,11 +427,11 @@ def get_held_handle(rounds: RoundTrips, id: str) -> Any:
 async def ask_front(call: Call, method: str, params: Json) -> Any:
     """Have the client of a call that can wait answer a question of a backend."""
     if (work := find_parked_work(call)) is not None:
-        return await ask_for_parked_work(call, work, method, params, ANSWER_CHECKS[method], None)
+        return await ask_caller_of_parked_work(call, work, method, params, ANSWER_CHECKS[method], None)
     if get_dialect(call).stateless:
         rounds = call.root.local(RoundTrips)
         return await rounds.ask_client(
-            call, *rounds.make_question_key(None, method, params), {"method": method, "params": params}
+            call, *rounds.make_question_key_and_digest(None, method, params), {"method": method, "params": params}
         )
     if params.get("mode") == "url" and "elicitationId" not in params:
         params = {**params, "elicitationId": token_urlsafe(16)}

@@ -27,11 +27,11 @@ from defserve.proxying.mounted import (
 )
 
 if TYPE_CHECKING:
-    from defserve.proxying.backend import BackendChanges
+    from defserve.proxying.backend import BackendChangeListener
     from defserve.proxying.calls import CallSlots
     from defserve.proxying.channel import BackendChannel
     from defserve.proxying.conversations import ChannelPool
-    from defserve.proxying.targets import Target
+    from defserve.proxying.targets import BackendTarget
 
 
 DRAIN_SECONDS: Final = 30.0
@@ -53,7 +53,7 @@ class BackendSupervision:
         state: BackendState,
         conversations: BackendChannels,
         catalogue: BackendCatalogue,
-        changes: BackendChanges,
+        changes: BackendChangeListener,
         room: CallSlots,
         policy: RestartCounter,
     ) -> None:
@@ -104,7 +104,7 @@ class BackendSupervision:
         self._begin()
 
     async def renew(
-        self, reason: str, target: Target | None = None, *, timeout: float = DRAIN_SECONDS, overlap: bool = True
+        self, reason: str, target: BackendTarget | None = None, *, timeout: float = DRAIN_SECONDS, overlap: bool = True
     ) -> None:
         """Start it again without a gap: open the next one, give it the new calls, and let the others finish.
 
@@ -122,7 +122,7 @@ class BackendSupervision:
             main = await conversations.open_channel(None)
             try:
                 # Its tools are compared with what was approved together with what it says of them.
-                server.store_claims(main.terms)
+                server.store_claims_of_terms(main.terms)
                 await self._catalogue.refresh_lists(main)
             except BaseException:
                 server.set_claims(*claims)
@@ -190,8 +190,8 @@ class BackendSupervision:
         """Belong to the event loop that comes next: what waits must wait on that one."""
         self.main_gone = asyncio.Event()
         self._falling_asleep = asyncio.Lock()
-        self._state.join_loop()
-        self._catalogue.join_loop()
+        self._state.bind_to_next_loop()
+        self._catalogue.bind_to_next_loop()
 
     def _begin(self) -> None:
         self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self._server.id}")
@@ -261,11 +261,11 @@ class BackendSupervision:
             conversations.main = main = await conversations.open_channel(None)
             self._server.store_terms(main.terms)
             await self._catalogue.refresh_lists(main, strict=True)
-            self._changes.skills_were_read()
+            self._changes.on_skills_read()
             self.is_known = True
             await self._changes.listen(main)
             self._state.enter_state("connected", "opened")
-            conversations.open_spares()
+            conversations.open_spare_children()
             await self._until_gone()
             # Another one may have taken its place meanwhile.
             gone = conversations.main.gone
@@ -282,7 +282,7 @@ class BackendSupervision:
             return ServerExit.FAILED, hidden(f"{type(error).__name__}: {error}")
         finally:
             main, conversations.main = conversations.main, None
-            conversations.close_spares()
+            conversations.close_spare_children()
             self._state.mark_unsettled()
             if main is not None:
                 await main.aclose()
@@ -310,7 +310,7 @@ class BackendSupervision:
         self._conversations.forget_restarts()
 
 
-def make_default_restart_policy(target: Target) -> RestartPolicy:
+def make_default_restart_policy(target: BackendTarget) -> RestartPolicy:
     """A child that fails is started again a few times; an address is tried for ever."""
     return RestartPolicy() if target.isolates else RestartPolicy("always", None)
 

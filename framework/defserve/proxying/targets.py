@@ -227,10 +227,10 @@ class Command:
         return f"Command({self.shown!r}, …)" if self.args else f"Command({self.shown!r})"
 
 
-Target: TypeAlias = Remote | Command
+BackendTarget: TypeAlias = Remote | Command
 
 
-def parse_target(given: str | Target | Address) -> Target:
+def parse_mount_target(given: str | BackendTarget | Address) -> BackendTarget:
     """What `mount` was given: a text with `://` is an address, any other text is a command line."""
     if isinstance(given, Remote | Command):
         return given

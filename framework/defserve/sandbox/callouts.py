@@ -131,7 +131,7 @@ class SandboxProgram:
         """Run to the first pause, or to the end."""
         return self.resume({})
 
-    def park(self) -> int:
+    def release_process(self) -> int:
         """Give the process back while the program waits. Returns the bytes that are kept instead."""
         with self._turn:
             if (worker := self._worker) is not None:
@@ -183,7 +183,7 @@ class SandboxProgram:
         is_new = self._worker is None
         worker = self._worker = self._worker or self._workers.acquire_worker()
         self._left += GRACE
-        self._stop.set_kill(worker.kill)
+        self._stop.set_kill_function(worker.kill)
         began = time.monotonic()
         try:
             with worker.limit_time(self._left):
@@ -198,7 +198,7 @@ class SandboxProgram:
                 return self._listen(worker)
         finally:
             self._left -= time.monotonic() - began
-            self._stop.clear_kill()
+            self._stop.mark_run_ended()
 
     def _describe(self) -> dict[str, Any]:
         """What the process needs to know of the program, as far as it has got."""

@@ -104,14 +104,14 @@ class RunStopper:
             self._begun = not self.stopped
             return self._begun
 
-    def set_kill(self, kill: Callable[[], object]) -> None:
+    def set_kill_function(self, kill: Callable[[], object]) -> None:
         """From now on `kill` stops the run. It is called at once if the run was stopped before."""
         with self._lock:
             self._kill = kill
             if self.stopped:
                 kill()
 
-    def clear_kill(self) -> None:
+    def mark_run_ended(self) -> None:
         """The run has ended by itself."""
         with self._lock:
             self._kill = None

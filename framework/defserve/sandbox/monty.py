@@ -52,13 +52,13 @@ def run_in_monty(job: SandboxJob, stop: RunStopper) -> Outcome:
     worker = _shared.acquire_worker()
     started, printed = time.monotonic(), list[str]()
     try:
-        stop.set_kill(worker.kill)
+        stop.set_kill_function(worker.kill)
         try:
             outcome = _converse(worker, job, printed)
         except WorkerGone as gone:
             outcome = make_worker_gone_outcome(gone)
         finally:
-            stop.clear_kill()
+            stop.mark_run_ended()
     finally:
         _shared.release_worker(worker)
     return replace(outcome, stdout="".join(printed), engine="monty", layers=("interpreter",)).since(started)

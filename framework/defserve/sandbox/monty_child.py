@@ -36,7 +36,7 @@ from defserve.sandbox.values import (
     UnencodableArguments,
     encode_arguments,
     encode_sandbox_value,
-    measure_value,
+    measure_min_text_bytes,
 )
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class ProgramHost:
             return f"the code has called more than {task['calls']} tools; call fewer in one run"
         args, kwargs = at.args, at.kwargs
         left = task["argument_bytes"] - sum(self._unanswered.values())
-        size = measure_value((args, kwargs), left)
+        size = measure_min_text_bytes((args, kwargs), left)
         if size > left:
             return (
                 f"the arguments of the calls that have no answer yet take more than {task['argument_bytes']} bytes "

@@ -174,12 +174,12 @@ def run_in_jail(job: SandboxJob, layers: Layers, stop: RunStopper) -> Outcome:
         startup, result = _open_pipe(ours, its), _open_pipe(ours, its)
         process = _start(job, startup.write, result.write)
         try:
-            stop.set_kill(process.kill)
+            stop.set_kill_function(process.kill)
             its.close()
             message, deadline = _encode_job(job, layers), started + job.limits.seconds
             output = converse(process, startup.read, result.read, message, job.limits, deadline)
         finally:
-            stop.clear_kill()
+            stop.mark_run_ended()
             _end(process)
     return _make_outcome(output, process.returncode, layers, job.limits.output_bytes).since(started)
 

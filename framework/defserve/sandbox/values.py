@@ -32,7 +32,7 @@ class EncodedValue(NamedTuple):
 def encode_sandbox_value(value: Any, most: int) -> EncodedValue:
     """The value that a program ended with, in at most so many bytes. A set is an array; what else is not JSON is
     written as its `repr`."""
-    if measure_value(value, most) > most:
+    if measure_min_text_bytes(value, most) > most:
         return EncodedValue("output")
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_list_set).encode("utf-8")
@@ -74,7 +74,7 @@ class UnencodableArguments(Exception):
 def encode_arguments(name: str, given: dict[str, Any], most: int, depth: int) -> bytes:
     """The arguments of a call, in at most so many bytes and levels. Raises BadArguments."""
     too_long = UnencodableArguments("ValueError", f"the arguments of {name} are longer than {most} bytes")
-    if measure_value(given, most) > most:
+    if measure_min_text_bytes(given, most) > most:
         raise too_long
     if (odd := _find_unsupported(given, depth)) is not None:
         raise UnencodableArguments("TypeError", f"an argument of {name} is {odd}, and arguments are JSON")
@@ -106,7 +106,7 @@ def _find_unsupported(value: Any, depth: int) -> str | None:
     return None
 
 
-def measure_value(value: Any, most: int) -> int:
+def measure_min_text_bytes(value: Any, most: int) -> int:
     """The least that a value of a program takes as text, in bytes. It stops counting above `most`.
 
     What a program holds once and names often crosses once, and takes its place in a text each time: forty lists, each

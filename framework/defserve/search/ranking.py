@@ -236,7 +236,7 @@ class ToolIndex:
                 self._matrix = vectors.make_matrix(self.entries)
             cosines = self._matrix @ vectors.embed_query(_NAME.sub(self._if_known, query))
         except Exception as error:
-            vectors.log_fallback(error)
+            vectors.log_keyword_fallback(error)
             return None
         return cosines.clip(min=0.0).tolist()
 
@@ -484,7 +484,7 @@ MIN_TOOLS_FOR_RARITY = 20
 MAX_SHARED_WORDS = 4
 
 
-class ClosePair(NamedTuple):
+class SimilarToolPair(NamedTuple):
     """Two tools, how like each other they are (up to 1), and the words that make them so, the rarest first."""
 
     one: ToolEntry
@@ -493,7 +493,7 @@ class ClosePair(NamedTuple):
     shared: tuple[str, ...]
 
 
-def find_close_pairs(entries: Sequence[ToolEntry], least: float = CLOSE) -> list[ClosePair]:
+def find_similar_tool_pairs(entries: Sequence[ToolEntry], least: float = CLOSE) -> list[SimilarToolPair]:
     """The pairs that do the same kind of thing with the same words, the closest first."""
     weights = [weigh_stems(entry) for entry in entries]
     holding = Counter(root for each in weights for root in each)
@@ -501,7 +501,7 @@ def find_close_pairs(entries: Sequence[ToolEntry], least: float = CLOSE) -> list
     vectors = [{root: weight * rarity[root] for root, weight in each.items()} for each in weights]
     lengths = [sqrt(sum(value * value for value in vector.values())) or 1.0 for vector in vectors]
     deeds = [deeds_of(entry) for entry in entries]
-    pairs: list[ClosePair] = []
+    pairs: list[SimilarToolPair] = []
     for one, other in combinations(range(len(entries)), 2):
         if not deeds[one] & deeds[other]:
             continue
@@ -510,7 +510,7 @@ def find_close_pairs(entries: Sequence[ToolEntry], least: float = CLOSE) -> list
         if likeness >= least:
             best = sorted((root for root, share in shares.items() if share), key=lambda root: -shares[root])
             words = _find_words(entries[one], best[:MAX_SHARED_WORDS])
-            pairs.append(ClosePair(entries[one], entries[other], likeness, words))
+            pairs.append(SimilarToolPair(entries[one], entries[other], likeness, words))
     return sorted(pairs, key=lambda pair: -pair.likeness)
 
 

@@ -224,7 +224,7 @@ class PackagedEmbedder:
 
 
 @cache
-def share_packaged_embedder() -> PackagedEmbedder:
+def get_packaged_embedder() -> PackagedEmbedder:
     """The one of this process: nothing in it changes, and its weights are many megabytes."""
     return PackagedEmbedder()
 
@@ -276,11 +276,11 @@ class ToolVectors:
             self._numpy = import_module("numpy")
             self._embedder = embedder
         except UsageError as error:
-            self.log_fallback(error, logging.INFO)  # nobody asked for the extra
+            self.log_keyword_fallback(error, logging.INFO)  # nobody asked for the extra
         except Exception as error:
-            self.log_fallback(error)
+            self.log_keyword_fallback(error)
 
-    def log_fallback(self, error: Exception, level: int = logging.WARNING) -> None:
+    def log_keyword_fallback(self, error: Exception, level: int = logging.WARNING) -> None:
         """Say once why a search used keywords alone. Peers decide how often they search."""
         if not self.failed:
             self.failed = f"{type(error).__name__}: {error}"

@@ -29,7 +29,7 @@ from defserve.serve.threads import (
     defer_in_worker_thread,
     get_current_call_thread,
     make_loop_waker,
-    run_without_waiting,
+    run_coroutine_without_loop,
 )
 
 T = TypeVar("T")
@@ -196,14 +196,14 @@ class AsyncioEngine:
 
     def clean_up_in_thread(self, function: Callable[[], None]) -> Awaitable[None]:
         thread = get_current_call_thread()
-        return self.in_thread(function) if thread is None else thread.clean_up(function)
+        return self.in_thread(function) if thread is None else thread.run_cleanup_function(function)
 
-    async def in_one_thread(self, work: Coroutine[Any, Any, T], *, wholly: bool) -> T:
+    async def run_in_one_thread(self, work: Coroutine[Any, Any, T], *, wholly: bool) -> T:
         outer, thread = CURRENT_CALL_THREAD.get(), CallThread(self.pool, self.loop)
         CURRENT_CALL_THREAD.set(thread)
         thread.request_worker_thread()
         try:
-            return await (thread.run(lambda: run_without_waiting(work)) if wholly else work)
+            return await (thread.run(lambda: run_coroutine_without_loop(work)) if wholly else work)
         finally:
             CURRENT_CALL_THREAD.set(outer)
             thread.close()

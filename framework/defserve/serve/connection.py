@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.engine import Engine, NoLoopYet
+from defserve.core.engine import Engine, NoLoopEngine
 from defserve.core.extension import CarriedMessage, Carrier, OutgoingMessage
 from defserve.core.messages import INTERNAL_ERROR, Request, decode, encode
 from defserve.core.peer import PeerIdentity, make_error_object
@@ -80,7 +80,7 @@ class Connection:
     ) -> None:
         self.composition, self.transport, self.principal = composition, transport, principal
         self.carrier, self.caller = carrier or composition.carrier, caller
-        self.engine: Engine = NoLoopYet()  # pyright: ignore[reportAttributeAccessIssue]
+        self.engine: Engine = NoLoopEngine()  # pyright: ignore[reportAttributeAccessIssue]
         self.sessions: dict[str, Session] = {}
         self._ending: list[Session] = []
         self.waiting: list[bytes | None] = []

@@ -304,7 +304,7 @@ PEER_USER_KEY = "user of the peer"
 """The member of a scope's `state` that holds the user at the other end of a unix socket. Only our server sets it."""
 
 
-class RequestHead(Protocol):
+class SharedRequestHead(Protocol):
     """A head that many requests may share. `note` keeps what the app found out about it the first time."""
 
     note: Any
@@ -320,7 +320,7 @@ class BufferedRequest(Protocol):
     """A request whose server can hand over the body, and send the response, in one piece."""
 
     @property
-    def head(self) -> RequestHead | None:
+    def head(self) -> SharedRequestHead | None:
         """The head, if it may come again."""
         ...
 
@@ -359,9 +359,9 @@ class BufferedRequest(Protocol):
         ...
 
     def hold_open(self) -> None:
-        """The app returns, and its response, which has begun, goes on with `write_part` until `end_response`."""
+        """The app returns, and its response goes on with `write_response_part` until `end_response`."""
 
-    def write_part(self, data: bytes) -> None:
+    def write_response_part(self, data: bytes) -> None:
         """Write a part of a response that was held open."""
 
     def end_response(self) -> None:
@@ -372,7 +372,7 @@ class BufferedRequest(Protocol):
 class KnownHeadApp(Protocol):
     """An ASGI app that answers without a scope, if it has left a note at the head of the request."""
 
-    def answer_known(self, request: BufferedRequest) -> Awaitable[None] | None:
+    def answer_known_head(self, request: BufferedRequest) -> Awaitable[None] | None:
         """Answer a request whose head has a note. Returns the rest to await, or None."""
         ...
 

@@ -109,7 +109,7 @@ class CallThread:
                 variable.set(value)
             del job  # the traceback of its error refers to this frame: a circle
 
-    async def clean_up(self, function: Callable[[], None]) -> None:
+    async def run_cleanup_function(self, function: Callable[[], None]) -> None:
         """Run a function in the thread, even if the call was cancelled."""
         if threading.get_ident() == self._ident:
             function()
@@ -192,7 +192,7 @@ def get_current_call_thread() -> CallThread | None:
     return thread if thread is not None and thread.is_open else None
 
 
-def run_without_waiting(work: Coroutine[Any, Any, T]) -> T:
+def run_coroutine_without_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that waits for nothing."""
     try:
         work.send(None)

@@ -18,12 +18,12 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from defserve.auth.auth_options import Auth
-from defserve.auth.authority import is_local_user, make_stranger_principal
+from defserve.auth.authority import is_local_user, make_anonymous_ip_principal
 from defserve.auth.bearer_tokens import TokenRefused, find_token_fix
 from defserve.auth.oauth import TOKEN_HEADER_EXAMPLE, UNAVAILABLE_DENIAL, AuthDenial
 from defserve.auth.principals import (
-    ANY,
     LOCAL_PRINCIPAL,
+    SCOPE_WILDCARD,
     ApiKeyPrincipal,
     Principal,
     format_invoke_scope,
@@ -49,23 +49,23 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.tools import Tool
     from defserve.server.server import Server
 
-Outcome = Literal["passed", "refused", "depends", "fact"]
+GateOutcome = Literal["passed", "refused", "depends", "fact"]
 """`depends`: a person is asked, or nothing was verified. `fact`: what later steps go by; no gate."""
 
 PIPE: Final = "pipe"
 ANONYMOUS: Final = "anonymous"
-TOKEN: Final = "token"
+TOKEN_CALLER_NAME: Final = "token"
 KEY_PREFIX: Final = "key:"
 SIGN_IN: Final = "your sign-in"
 KEPT_CHECKS: Final = frozenset(("seal", "revoked"))
 """The checks of a token that ask what an authorization server of ours has kept."""
 
 
-class CallStep(NamedTuple):
+class CallDecisionStep(NamedTuple):
     """What one gate says, and what to change if it refuses."""
 
     gate: str
-    outcome: Outcome
+    outcome: GateOutcome
     sentence: str
     fix: str = ""
 
@@ -75,13 +75,13 @@ class ExaminedCaller(NamedTuple):
 
     title: str
     principal: Principal | None
-    step: CallStep
+    step: CallDecisionStep
 
 
 class CallDecision(NamedTuple):
     """The steps of a call in order."""
 
-    steps: list[CallStep]
+    steps: list[CallDecisionStep]
 
     @property
     def is_unknown(self) -> bool:
@@ -109,7 +109,7 @@ class CallDecision(NamedTuple):
 # -- callers -----------------------------------------------------------------------------------------------
 
 
-async def examine_caller(
+async def resolve_named_caller(
     server: Server,
     name: str,
     *,
@@ -126,12 +126,14 @@ async def examine_caller(
     if name == PIPE:
         if auth is not None and auth.in_messages:
             problem = "this server wants a token in each message, also on a pipe"
-            return ExaminedCaller(PIPE, None, CallStep("known", "refused", problem, "send a token: defserve why token"))
-        step = CallStep("known", "passed", "the user who runs the server; a pipe needs no token")
+            return ExaminedCaller(
+                PIPE, None, CallDecisionStep("known", "refused", problem, "send a token: defserve why token")
+            )
+        step = CallDecisionStep("known", "passed", "the user who runs the server; a pipe needs no token")
         return ExaminedCaller(PIPE, LOCAL_PRINCIPAL, step)
     if name == ANONYMOUS:
         return _examine_stranger(server)
-    if name == TOKEN:
+    if name == TOKEN_CALLER_NAME:
         return await _examine_token(server, token, granted)
     if scopes is not None:
         return _examine_assumed(server, name, scopes)
@@ -140,10 +142,12 @@ async def examine_caller(
 
 def _examine_stranger(server: Server) -> ExaminedCaller:
     if server.auth is not None and not server.auth.admits_strangers:
-        problem = CallStep("known", "refused", "this server wants a token (auth)", f"send one: {TOKEN_HEADER_EXAMPLE}")
+        problem = CallDecisionStep(
+            "known", "refused", "this server wants a token (auth)", f"send one: {TOKEN_HEADER_EXAMPLE}"
+        )
         return ExaminedCaller(ANONYMOUS, None, problem)
-    step = CallStep("known", "passed", "by its address alone: this server has no auth, and lets everybody in")
-    return ExaminedCaller(ANONYMOUS, make_stranger_principal(""), step)
+    step = CallDecisionStep("known", "passed", "by its address alone: this server has no auth, and lets everybody in")
+    return ExaminedCaller(ANONYMOUS, make_anonymous_ip_principal(""), step)
 
 
 async def _examine_token(server: Server, token: str | None, granted: Iterable[str] | None) -> ExaminedCaller:
@@ -157,7 +161,7 @@ async def _examine_token(server: Server, token: str | None, granted: Iterable[st
     found = await server.auth.authenticate([f"Bearer {token}".encode("latin-1", "replace")])
     if isinstance(found, Principal):
         verifier = "OAuthProxy" if server.auth.site is not None else type(server.auth.verifier).__name__
-        step = CallStep("known", "passed", f"token of {found.id!r} ({verifier})")
+        step = CallDecisionStep("known", "passed", f"token of {found.id!r} ({verifier})")
         return ExaminedCaller(f"token of {found.id!r}", found, step)
     cause = found.cause if isinstance(found, AuthDenial) and isinstance(found.cause, TokenRefused) else None
     is_kept_elsewhere = server.auth.site is not None and bool(server.auth.kept_in_memory)
@@ -168,8 +172,10 @@ async def _examine_token(server: Server, token: str | None, granted: Iterable[st
         if found is UNAVAILABLE_DENIAL:
             fix = "try again when the issuer, or the store of the keys, can be reached"
         text = found.text if isinstance(found, AuthDenial) else "it is no bearer token"
-        return ExaminedCaller(TOKEN, None, CallStep("known", "refused", text, fix))
-    return ExaminedCaller(TOKEN, None, CallStep("known", "refused", str(cause), find_token_fix(cause.reason)))
+        return ExaminedCaller(TOKEN_CALLER_NAME, None, CallDecisionStep("known", "refused", text, fix))
+    return ExaminedCaller(
+        TOKEN_CALLER_NAME, None, CallDecisionStep("known", "refused", str(cause), find_token_fix(cause.reason))
+    )
 
 
 def _examine_sign_in(server: Server, auth: Auth, granted: Iterable[str] | None) -> ExaminedCaller:
@@ -180,13 +186,13 @@ def _examine_sign_in(server: Server, auth: Auth, granted: Iterable[str] | None) 
     if granted is not None and server.mgp.access is None:
         principal = auth.complete_principal(Principal(SIGN_IN, frozenset(granted), credential=SIGN_IN))
         sentence = "it has what it was granted at sign-in; only the server that runs can check the token itself"
-        return ExaminedCaller(SIGN_IN, principal, CallStep("known", "depends", sentence))
+        return ExaminedCaller(SIGN_IN, principal, CallDecisionStep("known", "depends", sentence))
     sentence = "sign-ins are kept in the memory of the server that runs, and this command cannot see them"
     fix = (
         f"ask the server that runs: defserve doctor --auth {auth.resource_url} --token @FILE; to see sign-ins here, "
         'give both a store: OAuthProxy(store="sqlite:///sign-ins.db"), and the same DEFSERVE_SECRET'
     )
-    return ExaminedCaller(TOKEN, None, CallStep("known", "depends", sentence, fix))
+    return ExaminedCaller(TOKEN_CALLER_NAME, None, CallDecisionStep("known", "depends", sentence, fix))
 
 
 def _examine_assumed(server: Server, name: str, scopes: Iterable[str]) -> ExaminedCaller:
@@ -195,7 +201,7 @@ def _examine_assumed(server: Server, name: str, scopes: Iterable[str]) -> Examin
             f"{server.name} cannot know {name!r}", fix="it has no auth; name the caller: pipe or anonymous"
         )
     principal = server.auth.complete_principal(Principal(name, frozenset(scopes), credential=name))
-    return ExaminedCaller(repr(name), principal, CallStep("known", "depends", "assumed; no token was checked"))
+    return ExaminedCaller(repr(name), principal, CallDecisionStep("known", "depends", "assumed; no token was checked"))
 
 
 async def _examine_key(server: Server, name: str) -> ExaminedCaller:
@@ -206,19 +212,19 @@ async def _examine_key(server: Server, name: str) -> ExaminedCaller:
         ids = " or ".join(f"{KEY_PREFIX}{key.id}" for key in matches)
         raise UsageError(f"{name} has {len(matches)} API keys", fix=f"name one of them: {ids}")
     if not matches or server.auth is None:
-        names = [PIPE, ANONYMOUS, TOKEN, *dict.fromkeys(key.principal for key in known)]
+        names = [PIPE, ANONYMOUS, TOKEN_CALLER_NAME, *dict.fromkeys(key.principal for key in known)]
         others = f"use one of {', '.join(names)}, {KEY_PREFIX}ID, or add --scopes for a caller with these scopes"
         if server.auth is not None and server.auth.site is not None:
-            others += f"; {TOKEN} is whoever signed in here with defserve login {server.auth.resource_url}"
+            others += f"; {TOKEN_CALLER_NAME} is whoever signed in here with defserve login {server.auth.resource_url}"
         raise UsageError(f"{server.name} knows no caller {name!r}", fix=did_you_mean(name, names, others))
     (key,) = matches
     title = f'key "{key.principal}"'
     if key.is_expired(time.time()):
-        problem = CallStep(
+        problem = CallDecisionStep(
             "known", "refused", f"API key {key.id} {_format_expiry(key)}", _format_new_key(key.principal)
         )
         return ExaminedCaller(title, None, problem)
-    step = CallStep("known", "passed", f"API key {key.id}, {_format_expiry(key)}")
+    step = CallDecisionStep("known", "passed", f"API key {key.id}, {_format_expiry(key)}")
     return ExaminedCaller(title, server.auth.complete_principal(key.make_principal()), step)
 
 
@@ -272,50 +278,54 @@ async def explain_call(
 
 async def _explain_policy(
     server: Server, call: Call, tool: Tool, arguments: Mapping[str, Any] | None
-) -> list[CallStep]:
+) -> list[CallDecisionStep]:
     """What the function decides that the author gave as `policy`; nothing if there is none."""
     if server.mgp.options.policy is None:
         return []
-    from defserve.protocols.mgp.policy import UNDECIDED, PolicyRefused, ask_policy
+    from defserve.protocols.mgp.policy import POLICY_FAILED_TEXT, PolicyRefused, ask_policy
 
     try:
         decision = await ask_policy(server.mgp.options.policy, call, tool, arguments or {})
     except PolicyRefused as error:
         fix = "the policy of the server decides: see its function"
-        if UNDECIDED in error.message and arguments is None:
+        if POLICY_FAILED_TEXT in error.message and arguments is None:
             fix = "the policy may need arguments: defserve why … --arguments '{…}'; else see the log"
-        return [CallStep("policy", "refused", error.message, fix)]
+        return [CallDecisionStep("policy", "refused", error.message, fix)]
     if decision.outcome == "confirm":
         sentence = f"a person is asked, because {decision.reason}; a client that cannot ask one is refused"
-        return [CallStep("policy", "depends", sentence, "call it from a client whose user can be asked")]
-    return [CallStep("policy", "passed", decision.reason or "allowed by the policy of the server")]
+        return [CallDecisionStep("policy", "depends", sentence, "call it from a client whose user can be asked")]
+    return [CallDecisionStep("policy", "passed", decision.reason or "allowed by the policy of the server")]
 
 
-def _explain_rights(server: Server, caller: Principal, tool: Tool, wider_key: str) -> Iterator[CallStep]:
+def _explain_rights(server: Server, caller: Principal, tool: Tool, wider_key: str) -> Iterator[CallDecisionStep]:
     """`wider_key` says how the key of the caller is replaced by one that lacks nothing; empty if it has no key."""
     if is_local_user(caller):
-        yield CallStep("rights", "fact", "all of them: the local user started this server")
+        yield CallDecisionStep("rights", "fact", "all of them: the local user started this server")
         return
-    yield CallStep("rights", "fact", ", ".join(sorted(caller.scopes)) or "none")
+    yield CallDecisionStep("rights", "fact", ", ".join(sorted(caller.scopes)) or "none")
     if server.auth is None:
         return
     if (denial := server.auth.check_server_scopes(caller)) and isinstance(denial, AuthDenial):
-        yield CallStep("server", "refused", str(denial.cause), f"every caller needs {' '.join(server.auth.scopes)}")
+        yield CallDecisionStep(
+            "server", "refused", str(denial.cause), f"every caller needs {' '.join(server.auth.scopes)}"
+        )
     for scope in tool.options.scopes:
         if caller.missing([scope]):
             fix = wider_key or _format_scope_fix(server.auth, scope)
-            yield CallStep(f"needs scope {scope}", "refused", "lacks it", fix)
+            yield CallDecisionStep(f"needs scope {scope}", "refused", "lacks it", fix)
         else:
-            yield CallStep(f"needs scope {scope}", "passed", "has it")
+            yield CallDecisionStep(f"needs scope {scope}", "passed", "has it")
     if not isinstance(caller, ApiKeyPrincipal):
         return
     named = format_invoke_scope(tool.name)
     if caller.may_invoke(tool.name) or tool.protects_itself:
-        right = named if named in caller.scopes else format_invoke_scope(ANY)
-        yield CallStep("may call", "passed", right if right in caller.scopes else "any caller: it checks rights itself")
+        right = named if named in caller.scopes else format_invoke_scope(SCOPE_WILDCARD)
+        yield CallDecisionStep(
+            "may call", "passed", right if right in caller.scopes else "any caller: it checks rights itself"
+        )
     else:
         fix = wider_key or f"map a scope of the token to it: Auth(permissions={{'SCOPE': ['ToolInvoke({tool.name})']}})"
-        yield CallStep("may call", "refused", f"lacks {named}", fix)
+        yield CallDecisionStep("may call", "refused", f"lacks {named}", fix)
 
 
 def _format_scope_fix(auth: Auth, scope: str) -> str:
@@ -345,17 +355,17 @@ async def _format_wider_key(server: Server, caller: Principal, tool: Tool) -> st
     return f"replace the key: {made}; then defserve keys revoke {key.id}"
 
 
-def _explain_policies(server: Server, call: Call, tool: Tool) -> Iterator[CallStep]:
+def _explain_policies(server: Server, call: Call, tool: Tool) -> Iterator[CallDecisionStep]:
     """The access policy, then each permission that the tool needs."""
     mgp = server.mgp
     if mgp.access is None:
-        yield CallStep("access", "passed", "no access policy")
+        yield CallDecisionStep("access", "passed", "no access policy")
     else:
         policy, name = mgp.access.find_policy_and_name(tool)
         source = policy.decide(call.principal, name, mgp.access.clock()).source.replace("_", " ")
         try:
             mgp.access.check_access(call, tool)
-            yield CallStep(
+            yield CallDecisionStep(
                 "access", "passed", f"allowed by a {source}" if source != "default policy" else f"by {source}"
             )
         except Refused as error:
@@ -363,19 +373,21 @@ def _explain_policies(server: Server, call: Call, tool: Tool) -> Iterator[CallSt
     security = get_tool_security(tool)
     if security is None:
         return
-    for name, status in mgp.permissions.list_statuses(call, security.security.permissions, tool.server_id).items():
+    for name, status in mgp.permissions.find_permission_statuses(
+        call, security.security.permissions, tool.server_id
+    ).items():
         gate = f"permission {name}"
         if status.decision == "approved":
-            yield CallStep(gate, "passed", f"granted by the {status.by} policy")
+            yield CallDecisionStep(gate, "passed", f"granted by the {status.by} policy")
         else:
             fix = f'the operator grants it: Server(permissions="config_only", granted=[{name!r}])'
-            yield CallStep(gate, "refused", status.why, fix)
+            yield CallDecisionStep(gate, "refused", status.why, fix)
 
 
-async def _explain_confirmation(server: Server, call: Call, tool: Tool) -> CallStep:
+async def _explain_confirmation(server: Server, call: Call, tool: Tool) -> CallDecisionStep:
     security = get_tool_security(tool)
     if security is None or not security.security.confirmation_required:
-        return CallStep("confirmation", "passed", "not needed: the tool is not marked dangerous")
+        return CallDecisionStep("confirmation", "passed", "not needed: the tool is not marked dangerous")
     # A copy, because the server may be serving others, whose calls are audited.
     mgp, audit = copy(server.mgp), _RecordedAudit(server.mgp.server_id)
     mgp.audit = audit
@@ -387,18 +399,18 @@ async def _explain_confirmation(server: Server, call: Call, tool: Tool) -> CallS
         if not can_ask_confirmation(_make_call(call.session, tool, {"elicitation": {}})):
             return _make_refusal("confirmation", error)
         sentence = "dangerous. A person is asked; a client that cannot ask one is refused"
-        return CallStep("confirmation", "depends", sentence, str(error.data.get("fix", "")))
+        return CallDecisionStep("confirmation", "depends", sentence, str(error.data.get("fix", "")))
     if mgp.options.confirm == "never":
-        return CallStep("confirmation", "passed", 'dangerous, and Server(confirm="never") asks nobody')
+        return CallDecisionStep("confirmation", "passed", 'dangerous, and Server(confirm="never") asks nobody')
     if right := audit.details.get("right"):
         sentence = f"dangerous. The right {right} names the tool: that is a yes where no person can be asked"
-        return CallStep("confirmation", "passed", sentence)
-    return CallStep("confirmation", "passed", "dangerous. The client asks its user, or is asked if it can be")
+        return CallDecisionStep("confirmation", "passed", sentence)
+    return CallDecisionStep("confirmation", "passed", "dangerous. The client asks its user, or is asked if it can be")
 
 
-def _make_refusal(gate: str, error: Refused | UnknownTool) -> CallStep:
+def _make_refusal(gate: str, error: Refused | UnknownTool) -> CallDecisionStep:
     data = error.data if is_object(error.data) else {}
-    return CallStep(
+    return CallDecisionStep(
         gate, "refused", error.message, str(data.get("fix") or "see the operator's settings of this server")
     )
 

@@ -103,7 +103,7 @@ def read_serving_options(options: Namespace) -> dict[str, Any]:
     return {"on": options.on} | {option: value for option, value in found.items() if value is not None}
 
 
-class CommandLineParser(ArgumentParser):
+class FixReportingParser(ArgumentParser):
     """Reports a mistake with its fix, in the form of all errors of `defserve`, and exits with 1."""
 
     example = ADDRESS_FORMS["http"]
@@ -167,7 +167,7 @@ class CommandLineParser(ArgumentParser):
 
 def parse_server_arguments(arguments: Sequence[str], name: str, version: Callable[[], str]) -> dict[str, Any]:
     """The arguments for `Server.run` of `python server.py …`. Prints and exits for --help, --version and mistakes."""
-    parser = CommandLineParser(
+    parser = FixReportingParser(
         description=f"Serve {name}.",
         epilog="Without options it serves on standard input and output, for a client that starts it.",
         formatter_class=RawDescriptionHelpFormatter,

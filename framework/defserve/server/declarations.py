@@ -27,7 +27,7 @@ from defserve.server.decorators import (
     find_author_location,
     read_item_options,
     require_uri,
-    resolve_caller_path,
+    resolve_author_path,
 )
 
 if TYPE_CHECKING:
@@ -127,11 +127,11 @@ class Declarations:
         The files are read now, and served as they were read. A relative path starts in the folder of the calling file.
         Callers need all `scopes` to see them.
         """
-        self.mcp.need_skills().add_all(resolve_caller_path(folder), prefix, scopes, self.add_resource, self)
+        self.mcp.ensure_skills_section().add_all(resolve_author_path(folder), prefix, scopes, self.add_resource, self)
 
     def skill(self, folder: str | PathLike[str], *, prefix: str = "", scopes: Sequence[str] = ()) -> None:
         """Serve one skill, a folder with a `SKILL.md`; see `skills`."""
-        self.mcp.need_skills().add(resolve_caller_path(folder), prefix, scopes, self.add_resource, self)
+        self.mcp.ensure_skills_section().add(resolve_author_path(folder), prefix, scopes, self.add_resource, self)
 
     # used bare: @server.health_check
     @overload
@@ -274,7 +274,7 @@ class Declarations:
 
         events = self._require_events()
         about = read_item_options(EventTypeOptions, options, function)
-        available = events.available_delivery()
+        available = events.list_available_delivery_modes()
         made = EventType.from_function(
             function, about, available=available, find_provider=self.find_provider, owner=self
         )
@@ -458,9 +458,9 @@ def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
         wrappers["tools/call"] = (server.search.calls, *server.wrappers.get("tools/call", ()))
     if server.auth is None or not server.auth.in_messages:
         return wrappers
-    from defserve.protocols.mcp.authorization import MessageTokens
+    from defserve.protocols.mcp.authorization import MessageTokenCheck
 
-    tokens = MessageTokens(server.auth)
+    tokens = MessageTokenCheck(server.auth)
     opening = {name for extension in server.extensions for name in extension.opens_with}
     served = {name for extension in server.extensions for name in extension.methods()}
     return {name: (tokens, *wrappers.get(name, ())) for name in served - opening} | {
@@ -477,7 +477,7 @@ def _refuse_left_behind(parent: Server, child: Server) -> None:
         if not isinstance(e, MCP | MGP | AuthorExtension) and e.name not in OPTIONAL_EXTENSION_FACETS
     ]
     extensions = [extension for extension in own if extension not in parent.extensions]
-    if settings := child.mgp.options.list_protections:
+    if settings := child.mgp.options.changed_protections:
         what, fix = f"{settings[0]}=", f"give it to Server({parent.name!r}, …) instead"
     elif extensions:
         what, fix = f"extension {extensions[0].name!r}", f"declare it on {parent.name!r} instead"

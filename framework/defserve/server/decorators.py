@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, get_args
 
 from defserve.binding.json_schemas import SchemaDialectName
 from defserve.binding.signature import (
-    LIST_RULE,
-    TEXT_RULE,
+    LIST_OPTION_RULE,
+    TEXT_OPTION_RULE,
     OptionRule,
     find_invalid_option,
     is_list_like,
-    make_choice_rule,
+    make_choice_option_rule,
 )
 from defserve.core.extension import Extension
 from defserve.core.json_values import is_mapping
@@ -87,7 +87,7 @@ def find_author_location() -> str:
     return format_source_location(frame.f_code.co_filename, frame.f_lineno)
 
 
-def resolve_caller_path(path: str | os.PathLike[str]) -> str:
+def resolve_author_path(path: str | os.PathLike[str]) -> str:
     """A path that starts, if it is relative, in the folder of the author's file that called into `defserve.server`."""
     file = _author_frame().f_code.co_filename
     return os.path.join(os.path.dirname(file) if os.path.exists(file) else "", path)
@@ -143,13 +143,13 @@ def _always(fix: str) -> Callable[[str, Any], str]:
 
 
 SERVER_OPTION_RULES: Final[Mapping[str, OptionRule]] = {
-    **dict.fromkeys(("name", "version", "title", "instructions", "description", "website_url"), TEXT_RULE),
-    **dict.fromkeys(("server_id", "shared", "namespace"), TEXT_RULE),
-    "confirm": make_choice_rule(*get_args(ConfirmPolicy)),
-    "trust_level": make_choice_rule(*get_args(TrustLevel)),
-    "dialect": make_choice_rule(*get_args(SchemaDialectName)),
-    "granted": LIST_RULE,
-    "icons": LIST_RULE,
+    **dict.fromkeys(("name", "version", "title", "instructions", "description", "website_url"), TEXT_OPTION_RULE),
+    **dict.fromkeys(("server_id", "shared", "namespace"), TEXT_OPTION_RULE),
+    "confirm": make_choice_option_rule(*get_args(ConfirmPolicy)),
+    "trust_level": make_choice_option_rule(*get_args(TrustLevel)),
+    "dialect": make_choice_option_rule(*get_args(SchemaDialectName)),
+    "granted": LIST_OPTION_RULE,
+    "icons": LIST_OPTION_RULE,
     "extensions": OptionRule(
         lambda value: is_list_like(value) and all(isinstance(one, Extension) for one in value),
         _always("give a list of objects of your subclasses of defserve.extending.Extension"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from defserve.server.server import Server
 
 
-class ServerMount:
+class InProcessMount:
     """Repeats the child's items in the parent's registries, now and after each change."""
 
     def __init__(self, parent: MCP, server: Server, prefix: str | None, transform: Transform | None = None) -> None:
@@ -44,10 +44,12 @@ class ServerMount:
             for source, target, rename in mirrors:
                 refused.callback(_mirror(source, target, rename, renames))
             refused.pop_all()
-        child.follow_skills(
-            lambda skills: _mirror(skills.registry, parent.need_skills().registry, renames.prefix_uri, renames)
+        child.add_skills_listener(
+            lambda skills: _mirror(
+                skills.registry, parent.ensure_skills_section().registry, renames.prefix_uri, renames
+            )
         )
-        child.subscriptions.forward_updates(
+        child.subscriptions.add_update_listener(
             lambda uri: parent.subscriptions.notify_resource_updated(renames.prefix_uri(uri))
         )
 

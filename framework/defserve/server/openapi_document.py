@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from defserve.base.peer_bounds import truncate_text
-from defserve.binding.patterns import PatternProblem, compile_pattern, search_pattern
+from defserve.binding.patterns import PatternProblem, compile_pattern, is_pattern_found
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_mapping, is_object
 from defserve.protocols.mcp.tools import RETURNS_META_KEY, TAGS_META_KEY
 
@@ -377,7 +377,7 @@ def make_examples(schema: Mapping[str, Any]) -> list[Any]:
     The schema's own examples come first, if they are few and short. Every example is valid under the schema, formats
     included. A schema that nothing can be made of has none.
     """
-    from defserve.binding.explicit_schema import find_schema_errors
+    from defserve.binding.explicit_schema import find_instance_errors
 
     found: list[Any] = []
     checked = [value for keyword, value in schema.items() if keyword != "examples"]
@@ -385,7 +385,7 @@ def make_examples(schema: Mapping[str, Any]) -> list[Any]:
         return found
     for candidate in _candidates(schema):
         try:
-            fits = candidate not in found and not find_schema_errors(candidate, dict(schema), 1, with_formats=True)
+            fits = candidate not in found and not find_instance_errors(candidate, dict(schema), 1, with_formats=True)
         except Exception:
             continue  # a schema that cannot be followed, such as a reference to nowhere, has no examples
         if fits:
@@ -611,7 +611,7 @@ def matching(pattern: str, at_least: int = 0) -> str:
         tree: Any = parser.parse(pattern)
         for repeats in range(min(at_least, MAX_REPEATS) + 1):
             text = _all(tree, repeats)
-            if len(text) >= at_least and search_pattern(pattern, text):
+            if len(text) >= at_least and is_pattern_found(pattern, text):
                 return text
     except (PatternProblem, re.error, RecursionError, OverflowError, KeyError, StopIteration, ValueError) as error:
         raise Unmatched(pattern) from error

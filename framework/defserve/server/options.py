@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from defserve.errors import UsageError, did_you_mean
-from defserve.protocols.mgp.terms import SecurityFields
+from defserve.protocols.mgp.terms import SecurityOptionsDict
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.lifecycle import Icon
@@ -141,7 +141,7 @@ class MountFields(TypedDict, total=False):
     transform: Transform
 
 
-class ServerFields(SecurityFields, total=False):
+class ServerFields(SecurityOptionsDict, total=False):
     """What a server says about itself; see `protocols.mcp.lifecycle.Identity`."""
 
     title: str

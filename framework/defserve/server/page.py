@@ -19,9 +19,9 @@ from urllib.parse import quote
 
 from pydantic_core import from_json
 
-from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.base.hidden_characters import iter_hidden_character_notes
 from defserve.base.html_pages import make_html_headers, render_html_page
-from defserve.base.peer_bounds import ByteCache
+from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.base.version import VERSION
 from defserve.client.known_clients import KNOWN_CLIENTS, ClientApp, LaunchCommand, make_server_name
 from defserve.core.call import Call, FinalReply
@@ -54,7 +54,7 @@ def make_page_content(
     mcp: MCP, *, everywhere: bool, has_sign_in: bool = False, api: MakeApiPage | None = None
 ) -> PageContent:
     """The page of a server. `everywhere`: browsers elsewhere may see it too. `api`: the page of its REST API."""
-    identity, kept = mcp.lifecycle.identity, ByteCache[bytes](MAX_CACHE_BYTES)
+    identity, kept = mcp.lifecycle.identity, ByteBoundedCache[bytes](MAX_CACHE_BYTES)
 
     # Without a token nothing is told about a server but who and where it is, and how to get in.
     unlisted = About(identity.name, identity.title or "", unlisted=NEEDS_TOKEN, sign_in=SIGN_IN[has_sign_in])
@@ -87,7 +87,7 @@ class PageReply:
     kind = HTML_CONTENT_TYPE
     later = None
 
-    def __init__(self, mcp: MCP, about: About, address: str, everywhere: bool, kept: ByteCache[bytes]) -> None:
+    def __init__(self, mcp: MCP, about: About, address: str, everywhere: bool, kept: ByteBoundedCache[bytes]) -> None:
         self._mcp, self._about, self._address, self._everywhere, self._kept = mcp, about, address, everywhere, kept
 
     @property
@@ -115,7 +115,7 @@ class PageReply:
         counted = (
             (noun, sum(composition.visible(call, item) for item in registry))
             for noun, method, registry in listed
-            if not composition.is_wrapped(method)
+            if not composition.has_author_wrapper(method)
         )
         return tuple((noun, count) for noun, count in counted if count)
 
@@ -149,7 +149,7 @@ SHAPES: Final[Mapping[str, str]] = {
     "dangerous": '<path d="M5.6 2.3h4.8l3.3 3.3v4.8l-3.3 3.3H5.6l-3.3-3.3V5.6zM8 5v3.8M8 10.9v.1"/>',
     "unmarked": '<circle cx="8" cy="8" r="5" stroke-dasharray="2 2.5"/>',
 }
-COPY: Final = "<button hidden>Copy</button>"
+COPY_BUTTON_HTML: Final = "<button hidden>Copy</button>"
 CONNECT: Final = "This address is for MCP clients. Here is how to connect yours."
 
 
@@ -199,7 +199,7 @@ def read_page_script() -> str:
 def escape_line(given: Any, most: int) -> str:
     """A text on one line, without characters that hide or reorder others, escaped."""
     text = " ".join(str(given or "")[: 4 * most].split())
-    for place, _ in reversed(list(describe_hidden_characters(text))):
+    for place, _ in reversed(list(iter_hidden_character_notes(text))):
         text = text[:place] + text[place + 1 :]
     shown, cut = escape(text), most
     while len(text) > cut or len(shown.encode()) > 2 * most:
@@ -221,7 +221,7 @@ def _begin(about: About, address: str) -> str:
     )
     return (
         f"<svg hidden>{shapes}</svg><h1>{name}{version}</h1>{lead}<p class=hint>{about.sign_in or CONNECT}</p>"
-        f'<div class="copy address"><code>{escape(address)}</code>{COPY}</div><p class=acts>{links}</p>'
+        f'<div class="copy address"><code>{escape(address)}</code>{COPY_BUTTON_HTML}</div><p class=acts>{links}</p>'
         f"<h2>Connect</h2><div class=list>{clients}</div>"
     )
 
@@ -254,7 +254,7 @@ def _client(steps: ClientSteps, *, is_open: bool) -> str:
         return f"<details><summary>{title}</summary><p>{escape(steps.place)}</p></details>"
     return (
         f"<details{' open' if is_open else ''}><summary>{title} <span>{escape(steps.place)}</span></summary>"
-        f"<div class=copy><pre>{escape(steps.text, quote=False)}</pre>{COPY}</div></details>"
+        f"<div class=copy><pre>{escape(steps.text, quote=False)}</pre>{COPY_BUTTON_HTML}</div></details>"
     )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.server_secret import ServerSecret
     from defserve.protocols.mcp.events.draft import EventSettings
     from defserve.protocols.mcp.events.event_log import Occurrence
-    from defserve.protocols.mcp.events.event_types import EventFeed, EventType
+    from defserve.protocols.mcp.events.event_types import EventType, OccurrenceListener
     from defserve.protocols.mcp.events.extension import Events
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mcpl.feature_sets import FeatureSet
@@ -242,7 +242,7 @@ MAX_WAITING_PUSHES: Final = 256
 """Events that wait for the answers of hosts. Then a host misses some."""
 
 
-def make_event_feeds(event: EventType) -> tuple[EventFeed, ...]:
+def make_event_feeds(event: EventType) -> tuple[OccurrenceListener, ...]:
     """What gets the events of a type as well. Raises UsageError for what would tell more callers than the event may."""
     from defserve.protocols.mcpl.feature_sets import FeatureSet
     from defserve.protocols.mgp.events import EventChannel
@@ -255,7 +255,7 @@ def make_event_feeds(event: EventType) -> tuple[EventFeed, ...]:
             "also=… is not for a source, which runs only for those who listen to MCP events",
             "declare it without a body, and emit it with `await server.emit_event(…)`",
         )
-    feeds: list[EventFeed] = []
+    feeds: list[OccurrenceListener] = []
     for target in event.options.also:
         if isinstance(target, EventChannel):
             if missing := sorted(set(event.options.scopes) - target.scopes):
@@ -280,7 +280,7 @@ def make_event_feeds(event: EventType) -> tuple[EventFeed, ...]:
     return tuple(feeds)
 
 
-def _make_channel_feed(channel: EventChannel) -> EventFeed:
+def _make_channel_feed(channel: EventChannel) -> OccurrenceListener:
     def feed(occurrence: Occurrence) -> None:
         try:
             channel.emit_now(_merge_arguments(occurrence))
@@ -290,7 +290,7 @@ def _make_channel_feed(channel: EventChannel) -> EventFeed:
     return feed
 
 
-def _make_push_feed(event: EventType, feature_set: FeatureSet) -> EventFeed:
+def _make_push_feed(event: EventType, feature_set: FeatureSet) -> OccurrenceListener:
     from defserve.base.concurrency import BackgroundTasks
     from defserve.protocols.mcpl.peers import everyone
 

@@ -15,9 +15,9 @@ from urllib.parse import quote
 from pydantic_core import from_json
 
 from defserve.base.html_pages import render_error_page, render_html_page
-from defserve.base.peer_bounds import ByteCache
+from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.base.version import VERSION
-from defserve.client.replies import make_tool_error, object_or_empty, parse_text_by_schema, unwrap_content
+from defserve.client.replies import make_tool_error, object_or_empty, parse_text_by_schema, unwrap_structured_content
 from defserve.core.call import Call, FinalReply
 from defserve.core.extension import Offer
 from defserve.core.json_values import is_object, replace_surrogates
@@ -31,7 +31,7 @@ from defserve.serve.http.exchange import HTML_CONTENT_TYPE, JSON_CONTENT_TYPE
 from defserve.serve.http.other_endpoints import MakeApiPage, RestFailure, RestRules
 from defserve.serve.sockets import HeaderList
 from defserve.server.openapi_document import build_openapi_document
-from defserve.server.page import COPY, escape_line, headers, read_page_script, render_parameters
+from defserve.server.page import COPY_BUTTON_HTML, escape_line, headers, read_page_script, render_parameters
 
 log = logging.getLogger("defserve")
 
@@ -95,7 +95,7 @@ class OpenApiDocumentCache:
 
     def __init__(self, mcp: MCP, authorized: bool) -> None:
         self._mcp, self._authorized = mcp, authorized
-        self._made = ByteCache[bytes](MAX_CACHE_BYTES)
+        self._made = ByteBoundedCache[bytes](MAX_CACHE_BYTES)
         self._being_made: dict[Hashable, asyncio.Future[bytes]] = {}
 
     def find(self, below: str, call: Call) -> bytes | Awaitable[bytes]:
@@ -178,10 +178,10 @@ def _value(result: Params, tool: Tool) -> Any:
     if result.get("resultType", "complete") != "complete":
         raise RestFailure("input_required", "this tool asks its caller a question, which cannot be answered here")
     if "structuredContent" in result:
-        return unwrap_content(result)
+        return unwrap_structured_content(result)
     blocks: list[Params] = result.get("content") or []
     if len(blocks) == 1 and blocks[0].get("type") == "text":
-        scalar = tool.returns.scalar_schema
+        scalar = tool.returns.bare_scalar_schema
         return parse_text_by_schema(blocks[0]["text"], scalar) if scalar is not None else blocks[0]["text"]
     return blocks or None
 
@@ -243,7 +243,7 @@ def render_api_page(document: Mapping[str, Any], address: str) -> bytes:
         f"{title} API",
         f"<h1>{title} API <small>{version}</small></h1>"
         "<p class=lead>Each tool is one POST. The body is a JSON object: the arguments by name.</p>"
-        f'<div class="copy address"><code>{escape(address)}</code>{COPY}</div>'
+        f'<div class="copy address"><code>{escape(address)}</code>{COPY_BUTTON_HTML}</div>'
         f"<h2>Operations</h2>{listed}{more}"
         "<p class=end>An answer is <code>{&quot;result&quot;: …}</code>, or <code>{&quot;error&quot;: …}</code> with"
         " the status of its kind. For programs: <a href=openapi.json>openapi.json</a>.</p>",
@@ -272,7 +272,7 @@ def _operation(document: Mapping[str, Any], verb: str, path: str, operation: Map
         f"<details><summary class=op><span class=verb>{verb}</span> <code>{escape_line(path, MAX_TITLE)}</code> "
         f"<span>{escape_line(operation.get('summary'), MAX_SUMMARY)}</span></summary>"
         f"<div>{f'<dl class=params>{rows}</dl>' if rows else '<p class=end>No parameters.</p>'}"
-        f"<div class=copy><pre>{escape(call, quote=False)}</pre>{COPY}</div></div></details>"
+        f"<div class=copy><pre>{escape(call, quote=False)}</pre>{COPY_BUTTON_HTML}</div></div></details>"
     )
 
 

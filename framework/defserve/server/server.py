@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from defserve.search.ranking import Search
     from defserve.serve.http.app import HttpApp
     from defserve.server.decorators import WebFields
-    from defserve.server.mounting import ServerMount
+    from defserve.server.mounting import InProcessMount
     from defserve.server.options import FeatureSetFields, MountFields, ServerFields, StateFields
     from defserve.stores.identity import ServerIdentity, ServerStore
     from defserve.stores.store import Store
@@ -128,7 +128,7 @@ class Server(Declarations):
         self.mcp = MCP(self.identity, self._secret)
         self.lifespan_value: Any = None
         self.lifespan = lifespan
-        self._mounts: list[ServerMount] = []
+        self._mounts: list[InProcessMount] = []
         self._remote_mounts: Mounts | None = None
         self.wrappers: dict[str, list[Wrapper]] = {}
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
@@ -238,7 +238,7 @@ class Server(Declarations):
 
         The options are those of `StateOptions`. Hosts that speak MCPL see it as a feature set, `<name>.state`.
         """
-        return self.mcpl.get_server_set(self._namespace or self.name).state(model, **options)
+        return self.mcpl.ensure_server_feature_set(self._namespace or self.name).state(model, **options)
 
     def remove_feature_set(self, name: str) -> None:
         """Remove a feature set with its tools, hooks and events. Hosts are told."""
@@ -309,9 +309,9 @@ class Server(Declarations):
             return
         if self in other.self_and_mounted:
             raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
-        from defserve.server.mounting import ServerMount
+        from defserve.server.mounting import InProcessMount
 
-        mount = ServerMount(self.mcp, other, prefix, options.get("transform"))
+        mount = InProcessMount(self.mcp, other, prefix, options.get("transform"))
         self._mounts.append(mount)
         if self._remote_mounts is not None:
             self._remote_mounts.claim_prefix(other.name, mount.prefix)
@@ -381,9 +381,9 @@ class Server(Declarations):
 
                 code = serve_address(self, on, token, token_file, web)
         except UsageError as error:
-            from defserve.server.serving import show_without_traceback
+            from defserve.server.serving import hide_uncaught_traceback
 
-            show_without_traceback(error)
+            hide_uncaught_traceback(error)
             raise
         if code:
             raise SystemExit(code)
@@ -412,9 +412,9 @@ class Server(Declarations):
             return
         if log_level is not None:
             check_log_level(log_level)
-        from defserve.server.serving import make_observers
+        from defserve.server.serving import make_observer_extensions
 
-        if found := make_observers(self.extensions, log_level, log_json, metrics, telemetry, self.name):
+        if found := make_observer_extensions(self.extensions, log_level, log_json, metrics, telemetry, self.name):
             self.extend(*found)
 
     def join(self, on: str, *, token: str | None = None) -> AbstractAsyncContextManager[Participant]:
@@ -458,9 +458,9 @@ class Server(Declarations):
         """All declarations, for a runner. After its first use, extensions, mounts and `around` cannot change."""
         if self._composition is None:
             composition = compose_server(self)
-            self.mcp.compose(composition)
+            self.mcp.attach_composition(composition)
             if self._mcpl is not None:
-                self._mcpl.compose(composition)
+                self._mcpl.attach_composition(composition)
             composition.overrides = self._overrides
             self._composition = composition
         return self._composition

@@ -45,7 +45,7 @@ def serve_address(server: Server, on: str, token: str | None, token_file: str | 
     return run_network_server(server.composition, server.mcp, server.auth, address, web, **shown)
 
 
-def show_without_traceback(error: UsageError) -> None:
+def hide_uncaught_traceback(error: UsageError) -> None:
     """If nothing catches this error, Python prints `error: …` and `fix: …` with the author's line, and no frames."""
     if getattr(sys.excepthook, "__module__", None) not in (sys.__name__, __name__):
         return  # the program has a hook of its own
@@ -89,7 +89,7 @@ async def join_topic(server: Server, on: str, token: str | None) -> AsyncGenerat
         server.mcpx.carriers.remove(carrier)
 
 
-def make_observers(
+def make_observer_extensions(
     present: Sequence[Extension],
     log_level: str | None,
     log_json: bool,
@@ -100,9 +100,9 @@ def make_observers(
     """The extensions for these options, except those that are present. Sets up logging, and telemetry for `name`."""
     found: list[Extension] = []
     if telemetry:
-        from defserve.server.telemetry import Telemetry, set_up_export
+        from defserve.server.telemetry import Telemetry, set_up_telemetry_export
 
-        set_up_export(name)
+        set_up_telemetry_export(name)
         if not any(isinstance(extension, Telemetry) for extension in present):
             found.append(Telemetry())  # before the log of requests: its lines are written within their spans
     if log_level is not None or log_json:
@@ -148,7 +148,7 @@ def make_topic_runner(
     from urllib.parse import parse_qs, urlsplit
 
     from defserve.auth.oauth import is_loopback
-    from defserve.protocols.mcpx.topic import format_topic_address
+    from defserve.protocols.mcpx.topic import remove_token_from_address
     from defserve.serve.outbound import OutboundRunner
     from defserve.server.web import refuse_scopes_without_auth
 
@@ -162,7 +162,7 @@ def make_topic_runner(
     topic = parse_qs(parts.query)["topic"][0]
 
     place = parts.netloc.rpartition("@")[2]
-    carrier.topic.place = format_topic_address(url)
+    carrier.topic.place = remove_token_from_address(url)
 
     def announce() -> None:
         import sys

@@ -22,7 +22,7 @@ KIND, WORKER = "t", "w"
 log = logging.getLogger("defserve")
 
 
-class UpdateKind(NamedTuple):
+class UpdateHandlers(NamedTuple):
     """What is done with one kind of news.
 
     `deliver` tells sessions. `others` tells those whom only this process knows; it gets whether the news is its own.
@@ -41,14 +41,14 @@ class SessionUpdatePublisher:
 
     def __init__(self, link: SharedStoreLink, sessions: RedisLogs, *, is_first: bool) -> None:
         self.link, self.sessions, self.is_first = link, sessions, is_first
-        self._kinds: dict[str, UpdateKind] = {}
+        self._kinds: dict[str, UpdateHandlers] = {}
         self.missed: dict[str, Callable[[Session, UpdateFields, str], asyncio.Task[None]]] = {}
         """Kinds of news that this process handles by itself. A session is told those that it has missed."""
         sessions.ownership.replay = self._replay
 
-    def add_kind(self, name: str, kind: UpdateKind) -> None:
+    def add_update_handlers(self, name: str, kind: UpdateHandlers) -> None:
         self._kinds[name] = kind
-        self.link.set_receiver(name, self._on_news)
+        self.link.add_receiver(name, self._on_news)
 
     def publish(self, name: str, **fields: str) -> bool:
         """Send news to all processes, this one too. From any thread. False: there is no way to them."""
@@ -72,8 +72,8 @@ class SessionUpdatePublisher:
 
     async def _on_news(self, fields: UpdateFields, id: str) -> None:
         # What was subscribed to before the news was published must be known here.
-        await self.sessions.refresh_owned()
-        kind, behind = self._kinds[fields[KIND].decode()], self.sessions.list_owned_behind()
+        await self.sessions.reload_stale_owned_logs()
+        kind, behind = self._kinds[fields[KIND].decode()], self.sessions.list_owned_logs_behind()
         for session in behind:  # in its order: a session forgets what comes too late
             session.defer_update(id, fields)
         told = [each for each in self._find_concerned_sessions(kind, fields) if each not in behind]
@@ -82,11 +82,11 @@ class SessionUpdatePublisher:
         if self.is_first:
             kind.others(fields, fields[WORKER].decode() == self.link.worker)
 
-    def _find_concerned_sessions(self, kind: UpdateKind, fields: UpdateFields) -> list[RedisLog]:
+    def _find_concerned_sessions(self, kind: UpdateHandlers, fields: UpdateFields) -> list[RedisLog]:
         """The sessions of this endpoint that this process owns, and that news may concern."""
         found = kind.concerned(fields)
         if found is None:
-            return self.sessions.list_owned()
+            return self.sessions.list_owned_logs()
         shared = [cast("RedisLog", each.sharer) for each in found if each.sharer is not None]
         return [each for each in shared if each.is_owner and self.sessions.find_log(each.id) is each]
 
@@ -103,7 +103,7 @@ class SessionUpdatePublisher:
                 left[id] = tell(session.conversation, fields, make_preceding_id(id))
         return left
 
-    def _deliver(self, kind: UpdateKind, sessions: Iterable[RedisLog], fields: UpdateFields, id: str) -> None:
+    def _deliver(self, kind: UpdateHandlers, sessions: Iterable[RedisLog], fields: UpdateFields, id: str) -> None:
         told = [each.conversation for each in sessions]
         try:
             self._deliver_news(kind, told, fields, id)
@@ -115,7 +115,7 @@ class SessionUpdatePublisher:
                 except Exception:
                     log.exception("news could not be told to a session")
 
-    def _deliver_news(self, kind: UpdateKind, sessions: list[Session], fields: UpdateFields, id: str) -> None:
+    def _deliver_news(self, kind: UpdateHandlers, sessions: list[Session], fields: UpdateFields, id: str) -> None:
         self.link.delivering = UpdateDelivery(id)
         try:
             kind.deliver(sessions, fields)
@@ -142,7 +142,9 @@ def share_list_changes(news: SessionUpdatePublisher, subscriptions: Subscription
         if not is_own:
             subscriptions.deliver_change_locally(*_change(fields))
 
-    news.add_kind(CHANGE, UpdateKind(deliver, others, subscriptions.tell_session_everything_changed, find_concerned))
+    news.add_update_handlers(
+        CHANGE, UpdateHandlers(deliver, others, subscriptions.tell_session_everything_changed, find_concerned)
+    )
     if news.is_first:
         subscriptions.share = lambda what, name: news.publish(CHANGE, k=what, v=name)
 

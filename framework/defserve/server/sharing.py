@@ -28,7 +28,7 @@ from defserve.server.shared_news import (
     WORKER,
     SessionUpdatePublisher,
     UpdateFields,
-    UpdateKind,
+    UpdateHandlers,
     share_list_changes,
 )
 from defserve.stores.identity import NAMESPACE_VARIABLE as NAMESPACE_VARIABLE
@@ -95,7 +95,7 @@ class ProcessSharing(Extension):
             await self.link.stop()
 
 
-def find_sharing(composition: Composition) -> ProcessSharing | None:
+def find_process_sharing(composition: Composition) -> ProcessSharing | None:
     """What a server shares with other processes, if it does."""
     return next((each for each in composition.extensions if isinstance(each, ProcessSharing)), None)
 
@@ -217,7 +217,7 @@ def share_events(news: SessionUpdatePublisher, mgp: MGP) -> None:
     def lost(session: Session) -> None:
         """The next event shows the gap by its number."""
 
-    news.add_kind(EVENT, UpdateKind(deliver, others, lost, find_concerned))
+    news.add_update_handlers(EVENT, UpdateHandlers(deliver, others, lost, find_concerned))
     if news.is_first:
         mgp.share_events = share
 
@@ -238,7 +238,7 @@ class SharedHosts:
         self._news, self._mcpl = news, mcpl
         self._tasks: set[asyncio.Task[None]] = set()
         self._once = SharedOnceRunner(news.link)
-        news.link.set_receiver(VERB, self._on_verb)
+        news.link.add_receiver(VERB, self._on_verb)
         news.missed[VERB] = self._receive
         mcpl.server.others = self
 
@@ -246,7 +246,7 @@ class SharedHosts:
         """Get to know the sessions of a principal. While the store is away, only those are known that were."""
         if self._news.link.is_on_loop and self._news.link.is_up:
             try:
-                await self._news.sessions.load_all(principal)
+                await self._news.sessions.load_principal_sessions(principal)
             except Refused as error:
                 logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
 

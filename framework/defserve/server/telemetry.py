@@ -21,25 +21,25 @@ from defserve.errors import PeerError, ProtocolError, Refused, ToolError, UsageE
 from defserve.protocols.mcp.errors import RequestTrace, get_trace_id, unwrap_exception_group
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.telemetry import (
-    NAMED_ITEMS,
+    IS_OPENTELEMETRY_INSTALLED,
+    ITEM_ATTRIBUTE_BY_METHOD,
+    SUCCESS_OUTCOME,
     TOOL_ERROR,
-    WENT_WELL,
     MessageOutcome,
     MessageTracer,
-    Network,
+    MessageTransportInfo,
     OpenSpan,
     TelemetryOptions,
-    is_installed,
-    outcome_of_error_object,
-    outcome_of_exception,
-    outcome_of_result,
+    read_error_object_outcome,
+    read_exception_outcome,
+    read_result_outcome,
 )
 from defserve.server.metrics import ASKED, CANCELLED, classify_error, classify_result
 
 if TYPE_CHECKING:
     from defserve.proxying.mounts import Mounts
 
-__all__ = ["Telemetry", "TelemetryOptions", "is_installed"]
+__all__ = ["Telemetry", "TelemetryOptions", "IS_OPENTELEMETRY_INSTALLED"]
 
 UNNAMED_SERVICE = "unknown_service"
 """How the name begins that OpenTelemetry gives to a service without one."""
@@ -78,7 +78,7 @@ class Telemetry(Extension):
 
     def session_closed(self, session: Session) -> None:
         if (clock := session.peek(SessionClock)) is not None:
-            self._received.record_session(perf_counter() - clock.began, session.version, clock.network)
+            self._received.record_session_duration(perf_counter() - clock.began, session.version, clock.network)
 
     # -- what comes in -----------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Telemetry(Extension):
 
     def _finish_call(self, call: Call, span: OpenSpan, outcome: MessageOutcome, result: Any = None) -> None:
         """End the span as soon as it is known what the reply says: a result may be too large for it."""
-        self._received.name_item(span, call.method, call.subject_name)
+        self._received.set_item_attribute(span, call.method, call.subject_name)
         if call.outer is not None or call.settled:
             self.finish(span, outcome, result)
             return
@@ -114,9 +114,9 @@ class Telemetry(Extension):
         if not session.is_short:
             session.local(SessionClock).network = network
         version = find_version(session, call)
-        is_known = method not in NAMED_ITEMS or has_item(session.composition, method, params.get("name"))
+        is_known = method not in ITEM_ATTRIBUTE_BY_METHOD or has_item(session.composition, method, params.get("name"))
         id = call.id if call is not None else None
-        span = self._received.start_received(method, params, id, version, network, is_known=is_known)
+        span = self._received.start_received_message_span(method, params, id, version, network, is_known=is_known)
         if call is not None and span.trace_id:
             name_after_trace(call, span.trace_id)
         return span
@@ -134,7 +134,9 @@ class Telemetry(Extension):
         params: Params,
         numbered: Callable[[RequestId], None] | None,
     ) -> Any:
-        span, params = self._sent.start_sent(method, params, None, session.version, find_network(session, None))
+        span, params = self._sent.start_sent_message_span(
+            method, params, None, session.version, find_network(session, None)
+        )
 
         def on_numbered(id: RequestId) -> None:
             span.set_attribute("jsonrpc.request.id", str(id))
@@ -144,9 +146,9 @@ class Telemetry(Extension):
         try:
             result = await send(params, on_numbered)
         except BaseException as error:
-            self._sent.finish(span, outcome_of_exception(error))
+            self._sent.finish(span, read_exception_outcome(error))
             raise
-        self._sent.finish(span, WENT_WELL)
+        self._sent.finish(span, SUCCESS_OUTCOME)
         return result
 
 
@@ -157,7 +159,7 @@ def trace_backends(extensions: Iterable[Extension], mounts: Mounts) -> None:
             mounts.trace_messages(extension.options)
 
 
-def set_up_export(service: str) -> None:
+def set_up_telemetry_export(service: str) -> None:
     """Send traces and metrics to a collector, as the `OTEL_…` variables say, unless this process has providers already.
 
     What is left is sent when the process ends. Raises UsageError if the packages for it are not installed.
@@ -192,7 +194,7 @@ class SessionClock:
     __slots__ = ("began", "network")
 
     def __init__(self) -> None:
-        self.began, self.network = perf_counter(), Network()
+        self.began, self.network = perf_counter(), MessageTransportInfo()
 
 
 class WatchedMessage:
@@ -210,7 +212,7 @@ class WatchedMessage:
         session, _, _, call = self._message
         if session.version:  # what opens a conversation agrees on it
             self._span.set_attribute("mcp.protocol.version", session.version)
-        self._telemetry.finish(self._span, WENT_WELL if error is None else make_error_outcome(call, error))
+        self._telemetry.finish(self._span, SUCCESS_OUTCOME if error is None else make_error_outcome(call, error))
 
 
 def name_after_trace(call: Call, trace_id: str) -> None:
@@ -251,32 +253,32 @@ def make_error_outcome(call: Call | None, error: BaseException) -> MessageOutcom
         return MessageOutcome(str(INTERNAL_ERROR), INTERNAL_ERROR, "internal error", details)
     body = make_failure_body(call, error)
     if "error" in body:
-        return outcome_of_error_object(body["error"], details)
-    return outcome_of_result(body.get("result"), details)
+        return read_error_object_outcome(body["error"], details)
+    return read_result_outcome(body.get("result"), details)
 
 
 def make_result_outcome(result: Any) -> MessageOutcome:
     """What a result says: most are no failure."""
     if not is_mapping(result):
-        return WENT_WELL
+        return SUCCESS_OUTCOME
     seen = classify_result(result)
     if seen.kind == ASKED:
         return MessageOutcome(details={OUTCOME_ATTRIBUTE: ASKED})
-    return outcome_of_result(result, {ERROR_TYPE_ATTRIBUTE: seen.error_type} if seen.error_type else None)
+    return read_result_outcome(result, {ERROR_TYPE_ATTRIBUTE: seen.error_type} if seen.error_type else None)
 
 
 # -- How a message came.
 
 
-def find_network(session: Session, call: Call | None) -> Network:
+def find_network(session: Session, call: Call | None) -> MessageTransportInfo:
     """The transport of a call, or else of its session as far as an earlier call has shown it."""
     envelope = call.envelope if call is not None else None
     carrier = getattr(envelope, "exchange", None) or envelope or session.holder
     scope = getattr(carrier, "scope", None)
     if scope is None:
         clock = session.peek(SessionClock)
-        known = clock.network if clock is not None else Network()
-        return known if session.is_local or known.transport != "pipe" else Network("tcp")
+        known = clock.network if clock is not None else MessageTransportInfo()
+        return known if session.is_local or known.transport != "pipe" else MessageTransportInfo("tcp")
     client = scope.get("client")
     address, port = client or ("", 0)
     is_socket = scope["type"] == "websocket"
@@ -284,7 +286,7 @@ def find_network(session: Session, call: Call | None) -> Network:
     session_id = getattr(owner, "id", "") or ""
     # A unix socket has no address: neither ours nor that of our client.
     is_unix = client is None and (scope.get("server") or (None, None))[1] is None
-    return Network(
+    return MessageTransportInfo(
         "unix" if is_unix else "tcp",
         "websocket" if is_socket else "http",
         "" if is_socket else scope.get("http_version", ""),

@@ -34,7 +34,7 @@ from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import bind_sockets
 from defserve.server.decorators import WebFields
 from defserve.server.metrics import Metrics
-from defserve.server.sharing import find_sharing
+from defserve.server.sharing import find_process_sharing
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.events.extension import Events
@@ -90,7 +90,7 @@ def make_http_app(
         from defserve.server.rest import make_rest_rules
 
         rest = make_rest_rules(mcp, authorized=auth is not None)
-    sharing = find_sharing(provider.composition)
+    sharing = find_process_sharing(provider.composition)
     http = HttpOptions(
         page=_page(mcp, auth, options, is_unix=is_unix),
         documents=make_public_documents(mcp, options),
@@ -119,7 +119,7 @@ def _forbid_loopback_webhooks(composition: Composition) -> None:
     """A server that other machines reach sends nothing to its own, whatever its settings say."""
     for extension in composition.extensions:
         if extension.name == "events":
-            cast("Events", extension).forbid_loopback()
+            cast("Events", extension).ignore_allow_loopback_option()
 
 
 def _rules(mcp: MCP, composition: Composition, options: WebFields) -> HttpProtocolRules:
@@ -348,13 +348,13 @@ async def _list_callers_to_ask(mgp: MGP, auth: Auth, tools: list[Tool]) -> list[
     """Who has no right that names each of the dangerous tools it may call."""
     from defserve.auth.api_keys import ApiKeys
     from defserve.auth.issuers import Issuers
-    from defserve.protocols.mgp.permissions import find_naming_right
+    from defserve.protocols.mgp.permissions import find_right_naming_tool
 
     listed: dict[str, None] = {}
     verifier = auth.verifier
     for one in verifier.verifiers if isinstance(verifier, Issuers) else (verifier,):
         if not isinstance(one, ApiKeys):
-            if not all(map(mgp.permissions.list_granted_dangers, tools)):
+            if not all(map(mgp.permissions.list_dangers_granted_by_name, tools)):
                 listed["tokens without the scope tool:invoke:NAME"] = None
             continue
         try:
@@ -362,7 +362,9 @@ async def _list_callers_to_ask(mgp: MGP, auth: Auth, tools: list[Tool]) -> list[
         except DefserveError:  # the calls will say so
             continue
         for caller in (auth.complete_principal(key.make_principal()) for key in keys):
-            unnamed = [t.name for t in tools if caller.may_invoke(t.name) and not find_naming_right(mgp, caller, t)]
+            unnamed = [
+                t.name for t in tools if caller.may_invoke(t.name) and not find_right_naming_tool(mgp, caller, t)
+            ]
             if unnamed:
                 listed[f'key "{caller.id}" (it does not name {_list_names(unnamed)})'] = None
     return list(listed)

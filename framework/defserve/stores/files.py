@@ -99,7 +99,7 @@ def _write_synced(file: int, content: bytes) -> None:
         os.close(file)
 
 
-def get_config_path(name: str) -> Path:
+def get_user_file_path(name: str) -> Path:
     """A file in the user's own defserve folder. It need not exist."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "defserve", name)
 
@@ -148,7 +148,7 @@ def make_secret(path: Path, name: str) -> bytes:
     return secret
 
 
-def load_secret(path: Path, name: str, *, make: bool, fix: str) -> bytes:
+def load_secret_file(path: Path, name: str, *, make: bool, fix: str) -> bytes:
     """The secret in a file. With `make`, a missing one is made. Raises UsageError with this `fix`."""
     try:
         return read_secret(path, name)
@@ -194,7 +194,7 @@ else:
 OTHERS_MODE_BITS: Final = 0o077
 
 
-def list_private_folders(name: str) -> Iterator[Path]:
+def list_possible_private_folders(name: str) -> Iterator[Path]:
     """Where the folder may be, the best place first. A client may lack a variable that its server has.
 
     `DEFSERVE_RUNTIME_DIR` names the only place.
@@ -214,7 +214,7 @@ def make_private_folder(name: str, content: str) -> Path:
     Raises UsageError, which calls what is to be written `content`.
     """
     problem = "there is no folder for it"
-    for folder in list_private_folders(name):
+    for folder in list_possible_private_folders(name):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

@@ -71,7 +71,7 @@ def identify_server(name: str, *, namespace: str | None = None, url: str = "") -
     return ServerIdentity("url", _normalize_url(url), name) if url else ServerIdentity("name", name)
 
 
-def check_owner(what: str, owner: ServerIdentity | None, identity: ServerIdentity) -> ServerIdentity:
+def require_same_owner(what: str, owner: ServerIdentity | None, identity: ServerIdentity) -> ServerIdentity:
     """The server that something is given to. Raises UsageError if its `owner` is another one."""
     if owner is not None and owner != identity:
         raise UsageError(
@@ -124,7 +124,7 @@ class ServerStore:
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """Say whose part it is. Raises UsageError if it is another server's already."""
-        self._identity = check_owner(self._what, self._identity, identity)
+        self._identity = require_same_owner(self._what, self._identity, identity)
         if self._prefix is None:
             self._prefix = identity.make_prefix()
 
@@ -221,7 +221,7 @@ async def list_servers(store: Store) -> list[ServerIdentity]:
     return [parse_identity(label) for label in sorted(labels)]
 
 
-async def choose_server(store: Store, name: str | None, *, is_reading: bool = False) -> ServerIdentity:
+async def choose_server_identity(store: Store, name: str | None, *, is_reading: bool = False) -> ServerIdentity:
     """The server whose part of a store a command means: the one it names, DEFSERVE_NAMESPACE, or the only one there.
 
     Raises UsageError if that is not one server; but who only reads an empty store reads nothing.

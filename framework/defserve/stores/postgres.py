@@ -30,12 +30,12 @@ from defserve.base.backoff import Backoff
 from defserve.errors import DefserveError, LimitExceeded, Refused
 from defserve.stores.files import make_newer_format_message
 from defserve.stores.postgres_connections import (
-    TIMEOUT,
+    POSTGRES_TIMEOUT_SECONDS,
     ConnectionLost,
     ConnectionPool,
     PostgresAddress,
     RolledBack,
-    close_now,
+    close_connection_now,
 )
 from defserve.stores.store import StoreChange, StoreCorrupt, StoreUnavailable
 
@@ -187,7 +187,7 @@ class PostgresStore:
     is_for_many = True
     """Several processes use it and take turns."""
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
+    def __init__(self, url: str, *, timeout: float = POSTGRES_TIMEOUT_SECONDS) -> None:
         self.address, self._timeout = PostgresAddress(url), timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool = ConnectionPool(self._connect, self.address.pool_size, timeout)
@@ -304,8 +304,8 @@ class PostgresStore:
     async def _has_happened(self, id: UUID, key: int, space: bytes, names: list[bytes]) -> bool:
         """Whether a change happened whose connection broke, and is kept. Waits for it, if it still has the lock."""
         with suppress(Refused):
-            async with self._get_pool().use_connection() as connection:
-                with self.address.cut_after(connection, self._timeout):
+            async with self._get_pool().borrow_connection() as connection:
+                with self.address.guard_statements(connection, self._timeout):
                     async with connection.transaction():
                         await connection.execute(_LOCK, [key])
                         found = await connection.execute(self.address.make_sql(_CONFIRM_CHANGE), [space, names, id])
@@ -315,7 +315,7 @@ class PostgresStore:
     async def _run_statement(
         self, sql: str, values: Sequence[Any], timeout: float | None = None
     ) -> list[tuple[Any, ...]]:
-        async with self._get_pool().use_connection() as connection:
+        async with self._get_pool().borrow_connection() as connection:
             if not self._is_prepared:
                 await self._prepare(connection)
             return await self._execute(connection, sql, values, timeout)
@@ -323,15 +323,15 @@ class PostgresStore:
     async def _execute(
         self, connection: AsyncConnection[Any], sql: str, values: Sequence[Any] = (), timeout: float | None = None
     ) -> list[tuple[Any, ...]]:
-        with self.address.cut_after(connection, timeout or self._timeout):
+        with self.address.guard_statements(connection, timeout or self._timeout):
             found = await connection.execute(self.address.make_sql(sql), values, binary=True)
             return await found.fetchall() if found.description else []
 
     async def _sweep(self) -> None:
         """Delete what has expired, once in a while. If there is much of it, the next change goes on."""
         with suppress(Refused):
-            async with self._get_pool().use_connection() as connection:
-                with self.address.cut_after(connection, self._timeout):
+            async with self._get_pool().borrow_connection() as connection:
+                with self.address.guard_statements(connection, self._timeout):
                     found = await connection.execute(self.address.make_sql(_SWEEP))
                     if found.rowcount == MAX_SWEPT:
                         return
@@ -362,7 +362,7 @@ class PostgresStore:
             if self._is_prepared:
                 return
             if await self._read_format(connection) < len(MIGRATIONS):
-                with self.address.cut_after(connection, self._timeout):
+                with self.address.guard_statements(connection, self._timeout):
                     async with connection.transaction():
                         await connection.execute(_LOCK, [self._make_lock_key(b"")])
                         await self._migrate(connection)
@@ -372,7 +372,7 @@ class PostgresStore:
         """How many migrations were run. Raises StoreUnavailable if that is more than there are."""
         from psycopg.errors import InvalidSchemaName, UndefinedTable
 
-        with self.address.cut_after(connection, self._timeout):
+        with self.address.guard_statements(connection, self._timeout):
             try:
                 async with connection.transaction():  # inside another one, it keeps that alive
                     found = await connection.execute(self.address.make_sql("SELECT version FROM {schema}.format"))
@@ -436,7 +436,7 @@ class NewsFollower:
         """Connect, listen if that is possible, and read the numbers as they are."""
         address = self._store.address
         connection = self._connection = await self._store.connect_prepared()
-        with address.cut_after(connection, TIMEOUT, quietly=quietly):
+        with address.guard_statements(connection, POSTGRES_TIMEOUT_SECONDS, quietly=quietly):
             found = await connection.execute("SELECT pg_backend_pid()")
             row = await found.fetchone()
             # A pooler gives its clients numbers of its own, and each transaction another process.
@@ -451,7 +451,7 @@ class NewsFollower:
         if not self.can_listen:
             await asyncio.sleep(POLL_SECONDS)
         else:
-            with self._store.address.cut_after(self._connection, LISTEN_SECONDS + TIMEOUT):
+            with self._store.address.guard_statements(self._connection, LISTEN_SECONDS + POSTGRES_TIMEOUT_SECONDS):
                 async for _ in self._connection.notifies(timeout=LISTEN_SECONDS, stop_after=1):
                     pass
         numbers = await self._read_numbers(self._connection)
@@ -461,10 +461,10 @@ class NewsFollower:
 
     def close(self) -> None:
         if self._connection is not None:
-            close_now(self._connection)
+            close_connection_now(self._connection)
 
     async def _read_numbers(self, connection: AsyncConnection[Any]) -> dict[str, int]:
         address = self._store.address
-        with address.cut_after(connection, TIMEOUT):
+        with address.guard_statements(connection, POSTGRES_TIMEOUT_SECONDS):
             found = await connection.execute(address.make_sql(_NEWS), [self._space])
             return dict(await found.fetchall())

@@ -24,7 +24,7 @@ from defserve.stores.store import StoreBusy, StoreCorrupt, StoreFull, StoreReadO
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
 
-TIMEOUT: Final = 5.0
+POSTGRES_TIMEOUT_SECONDS: Final = 5.0
 SCHEMA: Final = "defserve"
 POOL_SIZE: Final = 8
 MAX_POOL_SIZE: Final = 100
@@ -68,7 +68,10 @@ class PostgresAddress:
         known = {option.keyword.decode() for option in Conninfo.get_defaults()}
         if unknown := sorted(query.keys() - known):
             raise self._make_usage_error(f"libpq knows no parameter {unknown[0]!r}", "leave it out")
-        for name, value in (("application_name", "defserve"), ("tcp_user_timeout", str(int(TIMEOUT * 1000)))):
+        for name, value in (
+            ("application_name", "defserve"),
+            ("tcp_user_timeout", str(int(POSTGRES_TIMEOUT_SECONDS * 1000))),
+        ):
             query.setdefault(name, value)
         self._url = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(query, quote_via=quote)))
         try:
@@ -99,7 +102,9 @@ class PostgresAddress:
         except (Error, OSError) as error:
             self.raise_store_error(error)
 
-    def cut_after(self, connection: AsyncConnection[Any], seconds: float, *, quietly: bool = False) -> StatementGuard:
+    def guard_statements(
+        self, connection: AsyncConnection[Any], seconds: float, *, quietly: bool = False
+    ) -> StatementGuard:
         """Bound the time of statements, and turn what they raise into the errors of a store."""
         return StatementGuard(self, connection, seconds, quietly)
 
@@ -209,13 +214,16 @@ class ConnectionPool:
         self._is_closed = False
 
     @asynccontextmanager
-    async def use_connection(self) -> AsyncGenerator[AsyncConnection[Any]]:
+    async def borrow_connection(self) -> AsyncGenerator[AsyncConnection[Any]]:
         """A connection outside of a transaction. It is used again unless it broke. Raises StoreBusy."""
         try:
             async with asyncio.timeout(self._timeout):
                 await self._room.acquire()
         except TimeoutError:
-            log.error("no connection of the pool became free within %g s; fix: raise ?pool= in its address", TIMEOUT)
+            log.error(
+                "no connection of the pool became free within %g s; fix: raise ?pool= in its address",
+                POSTGRES_TIMEOUT_SECONDS,
+            )
             raise StoreBusy("The store is busy", data={"retry_after_ms": int(self._timeout * 1000)}) from None
         try:
             connection = self._find_idle() or await self._connect()
@@ -230,7 +238,7 @@ class ConnectionPool:
         """Close the idle ones now, and the others when they come back. Needs no loop."""
         self._is_closed = True
         while self._idle:
-            close_now(self._idle.pop()[1])
+            close_connection_now(self._idle.pop()[1])
 
     def _find_idle(self) -> AsyncConnection[Any] | None:
         while self._idle:
@@ -239,22 +247,22 @@ class ConnectionPool:
             # whether it happened.
             if not _has_input(connection.pgconn.socket):
                 return connection
-            close_now(connection)
+            close_connection_now(connection)
         return None
 
     def _return_connection(self, connection: AsyncConnection[Any]) -> None:
         from psycopg.pq import TransactionStatus
 
         if self._is_closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
-            close_now(connection)
+            close_connection_now(connection)
             return
         now = time.monotonic()
         self._idle.append((now, connection))
         while self._idle[0][0] < now - IDLE_SECONDS:
-            close_now(self._idle.pop(0)[1])
+            close_connection_now(self._idle.pop(0)[1])
 
 
-def close_now(connection: AsyncConnection[Any]) -> None:
+def close_connection_now(connection: AsyncConnection[Any]) -> None:
     """Close a connection without waiting, whichever loop it belongs to."""
     connection.pgconn.finish()
 

@@ -92,7 +92,7 @@ class RedisStore:
         self._client, self._change = self._connect()
 
     async def open(self) -> None:
-        with self.address.raising_store_errors():
+        with self.address.translate_redis_errors():
             redis = await self._redis()
             await redis.ping()
         try:
@@ -110,7 +110,7 @@ class RedisStore:
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         if not names:
             return {}
-        with self.address.raising_store_errors():
+        with self.address.translate_redis_errors():
             values = await (await self._redis()).hmget(self._key(space), names)
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
@@ -122,18 +122,18 @@ class RedisStore:
         args += (len(change.drop), *change.drop, len(change.put))
         for name, value in change.put.items():
             args += (name, value)
-        with self.address.raising_store_errors():
+        with self.address.translate_redis_errors():
             await self._redis()
             return bool(await self._change([self._key(change.space)], args))
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
-        with self.address.raising_store_errors():
+        with self.address.translate_redis_errors():
             async for name, value in (await self._redis()).hscan_iter(self._key(space), count=PAGE):
                 yield name.decode(), value
 
     async def spaces(self, prefix: str) -> AsyncIterator[str]:
         seen: set[bytes] = set()
-        with self.address.raising_store_errors():
+        with self.address.translate_redis_errors():
             async for key in (await self._redis()).scan_iter(f"{_literal(self._key(prefix))}*", count=PAGE):
                 if key not in seen:
                     seen.add(key)
@@ -141,7 +141,7 @@ class RedisStore:
 
     async def announce(self, space: str, about: str) -> None:
         """Tell those who `follow` a space of a change in it."""
-        with self.address.raising_store_errors():
+        with self.address.translate_redis_errors():
             await (await self._redis()).publish(self._key(space), about)
 
     async def follow(self, space: str) -> AsyncGenerator[str]:
@@ -154,14 +154,14 @@ class RedisStore:
             made = self.address.client(socket_connect_timeout=self._timeout, health_check_interval=self._timeout)
             listening = made.pubsub()
             try:
-                with self.address.raising_store_errors(quietly=not backoff.is_reset):
+                with self.address.translate_redis_errors(quietly=not backoff.is_reset):
                     await listening.subscribe(self._key(space))
                     # The first message says that Redis has subscribed us; it may refuse to.
                     while await listening.get_message(timeout=self._timeout) is None:
                         pass
                 backoff.reset()
                 yield ""
-                with self.address.raising_store_errors():
+                with self.address.translate_redis_errors():
                     while True:
                         found = await listening.get_message(timeout=self._timeout)
                         if found is not None and found["type"] == "message":
@@ -180,7 +180,7 @@ class RedisStore:
                     await made.aclose()
 
     async def check(self) -> list[str]:
-        with self.address.raising_store_errors():
+        with self.address.translate_redis_errors():
             await (await self._redis()).ping()
         return []
 
@@ -297,7 +297,7 @@ class RedisAddress:
         return sentinels.master_for(service, db=int(db or 0), **given)  # pyright: ignore[reportUnknownMemberType]
 
     @contextmanager
-    def raising_store_errors(self, *, quietly: bool = False) -> Generator[None]:
+    def translate_redis_errors(self, *, quietly: bool = False) -> Generator[None]:
         """Turn what redis-py raises into the errors of a store."""
         from redis.exceptions import RedisError
 

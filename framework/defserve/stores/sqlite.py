@@ -33,8 +33,8 @@ from defserve.stores.sqlite_entries import (
     SqliteCache,
     apply_changes,
     find_entries,
-    map_lasting_values,
-    map_values,
+    map_rows_to_lasting_values,
+    map_rows_to_values,
 )
 from defserve.stores.store import (
     PERMANENT_SPACES,
@@ -81,7 +81,7 @@ MIGRATIONS: Final = (
 """Each script upgrades a file to the next format. `user_version` counts the scripts that were run. That is the format
 of the file: of its schema and of the values in it."""
 
-FIRST_NAMED_FORMAT: Final = 3
+FIRST_FORMAT_NAMING_SERVERS: Final = 3
 """The first format in which spaces name their server."""
 BUSY: Final = 5.0
 PAGE: Final = 256
@@ -269,8 +269,8 @@ class _ReaderWork:
             self._cache.open()
         number = self._cache.begin_reading()
         rows = find_entries(connection, places, self._clock())
-        self._cache.keep_read_values(map_lasting_values(rows), number)
-        return map_values(rows)
+        self._cache.keep_read_values(map_rows_to_lasting_values(rows), number)
+        return map_rows_to_values(rows)
 
     def _one(self, read: Callable[[sqlite3.Connection], Any]) -> Any:
         """What it reads, or the exception for its caller."""
@@ -289,7 +289,7 @@ def _one_is_at_fault(error: Exception, jobs: Sequence[object]) -> bool:
 
 def _share(lookup: RequestedEntries, found: dict[EntryKey, bytes] | Exception) -> dict[str, bytes] | Exception:
     # Each caller raises an exception of its own.
-    return copy(found) if isinstance(found, Exception) else lookup.select_values(found)
+    return copy(found) if isinstance(found, Exception) else lookup.pick_requested_values(found)
 
 
 class _Connection:
@@ -373,11 +373,11 @@ def _prepare(connection: sqlite3.Connection) -> None:
     _use_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
     found = _format(connection)  # another process may have migrated it meanwhile
-    migrate_format(connection, found)
+    migrate_sqlite_format(connection, found)
     connection.execute("COMMIT")
 
 
-def migrate_format(connection: sqlite3.Connection, found: int) -> None:
+def migrate_sqlite_format(connection: sqlite3.Connection, found: int) -> None:
     """Bring a file of the format `found` to that of this version, within the caller's transaction."""
     for statement in ";".join(MIGRATIONS[found:]).split(";"):
         connection.execute(statement)
@@ -387,7 +387,7 @@ def migrate_format(connection: sqlite3.Connection, found: int) -> None:
 
 def _refuse_unnamed(connection: sqlite3.Connection, found: int) -> None:
     """Raises StoreUnavailable if a file of an earlier format has a value that lasts and names no server."""
-    if not 0 < found < FIRST_NAMED_FORMAT:
+    if not 0 < found < FIRST_FORMAT_NAMING_SERVERS:
         return
     for name in PERMANENT_SPACES:
         size = len(name) if isinstance(name, SpaceFamily) else -1

@@ -62,7 +62,7 @@ class RequestedEntries(NamedTuple):
     def keys(self) -> list[EntryKey]:
         return [(self.space, name) for name in self.names]
 
-    def select_values(self, found: dict[EntryKey, bytes]) -> dict[str, bytes]:
+    def pick_requested_values(self, found: dict[EntryKey, bytes]) -> dict[str, bytes]:
         return {place[1]: found[place] for place in self.keys if place in found}
 
 
@@ -78,11 +78,11 @@ def find_entries(connection: sqlite3.Connection, places: Collection[EntryKey], n
     return found
 
 
-def map_values(rows: Iterable[Row]) -> dict[EntryKey, bytes]:
+def map_rows_to_values(rows: Iterable[Row]) -> dict[EntryKey, bytes]:
     return {(space, name): value for space, name, value, _ in rows}
 
 
-def map_lasting_values(rows: Iterable[Row]) -> dict[EntryKey, bytes]:
+def map_rows_to_lasting_values(rows: Iterable[Row]) -> dict[EntryKey, bytes]:
     """The values of the entries that do not expire."""
     return {(space, name): value for space, name, value, expires in rows if expires is None}
 
@@ -115,7 +115,7 @@ def apply_changes(
             else:
                 unknown.append(place)
     if unknown:
-        held |= map_values(find_entries(connection, unknown, now))
+        held |= map_rows_to_values(find_entries(connection, unknown, now))
     outcome = _Outcome(held)
     is_made = [outcome.add(change, now) for change in changes]
     outcome.write(connection, now)

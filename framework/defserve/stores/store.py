@@ -415,7 +415,7 @@ class NonceStore(Protocol):
         ...
 
 
-class MemoryNonces:
+class MemoryNonceStore:
     """A NonceStore for one process, for any thread. It holds at most `limit` nonces that have not expired."""
 
     __slots__ = ("_limit", "_clock", "_lock", "_spent", "_queue")
@@ -451,7 +451,7 @@ class MemoryNonces:
         return len(self._spent)
 
 
-class StoreNonces:
+class SharedNonceStore:
     """A NonceStore for all processes that share a store. If the store raises, nothing was spent."""
 
     __slots__ = ("_store",)

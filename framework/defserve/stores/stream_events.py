@@ -30,7 +30,7 @@ class StoredEvent(NamedTuple):
 NO_NUMBERS: Final[frozenset[int]] = frozenset()  # each call makes a new one
 
 
-class MemoryEvents:
+class SessionEventStreams:
     """What one session has sent, by stream.
 
     Each stream keeps up to `events` messages and progresses, of `size` bytes together; the oldest are dropped first.
@@ -96,7 +96,7 @@ class MemoryEvents:
         self._busy = ""
         return stream.last
 
-    def release_request(self, name: str, number: int) -> None:
+    def make_request_droppable(self, name: str, number: int) -> None:
         """Nobody waits for the answer to this `request` any more: it may be dropped like any message."""
         if (stream := self._streams.get(name)) is not None:
             held = stream.bytes
@@ -106,7 +106,7 @@ class MemoryEvents:
             if name in self._finished:
                 self._finished_bytes += stream.bytes - held
 
-    def finish_stream(self, name: str) -> None:
+    def mark_stream_received(self, name: str) -> None:
         """The client has received the whole stream, so it is the first to be dropped when room is needed."""
         if (stream := self._streams.get(name)) is None:
             return
@@ -167,16 +167,16 @@ class EventBudget:
 
     def __init__(self, most: int = 128 * 1024 * 1024) -> None:
         self.most, self.used = most, 0
-        self._stores: set[MemoryEvents] = set()
+        self._stores: set[SessionEventStreams] = set()
 
-    def adjust_size(self, store: MemoryEvents, size: int) -> None:
+    def adjust_size(self, store: SessionEventStreams, size: int) -> None:
         """A store holds so many bytes more, or less."""
         self.used += size
         self._stores.add(store)
         if size > 0 and self.used > self.most:  # a store that gives way says so here too
             self._make_room()
 
-    def remove_store(self, store: MemoryEvents) -> None:
+    def remove_store(self, store: SessionEventStreams) -> None:
         """The session of a store is over."""
         self._stores.discard(store)
 

@@ -56,7 +56,7 @@ def require_named_arguments(verb: F) -> F:
     return cast("F", check_and_call)
 
 
-OTHER_CLIENTS_VERBS: Final = {
+FOREIGN_CLIENT_METHOD_HINTS: Final = {
     "call_tool": 'client.call("tool", key=value)',
     "call_tool_mcp": 'client.call_raw("tool", {"key": value})',
     "list_tools": "client.tools()",

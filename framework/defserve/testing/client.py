@@ -21,8 +21,8 @@ from defserve.client.eras import NEWEST_VERSION_BY_ERA
 from defserve.client.replies import object_or_empty
 from defserve.errors import PeerError, PeerTimeout, ProtocolError, Refused, ToolError, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.testing.blocking import OTHER_CLIENTS_VERBS, make_blocking_method, require_named_arguments
-from defserve.testing.transports import connect_over
+from defserve.testing.blocking import FOREIGN_CLIENT_METHOD_HINTS, make_blocking_method, require_named_arguments
+from defserve.testing.transports import connect_test_client
 
 if TYPE_CHECKING:
     from defserve.client.mgp.peer import MgpPeer
@@ -84,7 +84,7 @@ class SyncClient:
                 return object.__getattribute__(self, name)  # a property failed; this raises its error again
             from defserve.errors import make_attribute_error
 
-            raise make_attribute_error("this client", name, OTHER_CLIENTS_VERBS, dir(type(self)))
+            raise make_attribute_error("this client", name, FOREIGN_CLIENT_METHOD_HINTS, dir(type(self)))
 
     # Before the first verb.
 
@@ -286,7 +286,7 @@ class SyncClient:
             "on_progress": self._on_progress,
             "on_notification": self._heard,
         }
-        return connect_over(self.over, self.server, options)
+        return connect_test_client(self.over, self.server, options)
 
     def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
         self.progress.append((progress, total, message))

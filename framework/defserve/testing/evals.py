@@ -20,27 +20,27 @@ from defserve.client.answers import Answers, Decline
 from defserve.client.client import Client
 from defserve.errors import DefserveError, UsageError
 from defserve.tooling.evals.cases import (
-    DEFAULT_LEAST,
+    DEFAULT_MIN_PASS_RATE,
     DEFAULT_RUNS,
     EvalCase,
     EvalSuite,
     ExpectedCall,
-    check_suite,
+    collect_suite_warnings,
     read_suite,
 )
-from defserve.tooling.evals.dialects import DIALECTS, PersonSays
-from defserve.tooling.evals.endpoint import ModelEndpoint, ModelName, parse_model, resolve_address
+from defserve.tooling.evals.dialects import DIALECTS, PersonMessage
+from defserve.tooling.evals.endpoint import ModelEndpoint, ModelName, parse_model, resolve_model_address
 from defserve.tooling.evals.judging import ModelAnswer, ModelCall, Tally, ToolFacts, find_call_problem, judge_tally
 from defserve.tooling.evals.recordings import (
     RecordedAnswer,
     StaleRecording,
-    compute_key,
-    explain_stale,
+    compute_request_key,
+    explain_stale_recording,
     make_recording_path,
     read_recording,
 )
 from defserve.tooling.evals.running import CaseOutcome, SuiteRunner, fetch_definitions
-from defserve.tooling.loading import load_quietly
+from defserve.tooling.loading import load_without_serving
 
 # -- Matchers, for `answer.called(…)`. In a suite they are `{contains: lem}`.
 
@@ -107,8 +107,8 @@ class EvalModel:
 
     async def _ask(self, prompt: str) -> EvalAnswer:
         runner = self._runner
-        request = runner.make_request([PersonSays(prompt)], runner.definitions)
-        key = compute_key(runner.model.dialect, request, f"{self.run}.{self._asked}")
+        request = runner.make_request([PersonMessage(prompt)], runner.definitions)
+        key = compute_request_key(runner.model.dialect, request, f"{self.run}.{self._asked}")
         assert runner.recording is not None
         recorded = runner.recording.find_answer(key)
         if recorded is None:
@@ -128,7 +128,9 @@ class EvalModel:
         return _describe_stale(self._runner, cases)
 
 
-def call_each_run(item: pytest.Function, runs: int = DEFAULT_RUNS, least: float = DEFAULT_LEAST) -> None:
+def repeat_and_judge_test(
+    item: pytest.Function, runs: int = DEFAULT_RUNS, least: float = DEFAULT_MIN_PASS_RATE
+) -> None:
     """Call a test once a run, and judge all runs together."""
     model: Any = item.funcargs["model"]
     arguments = {name: item.funcargs[name] for name in signature(item.obj).parameters if name in item.funcargs}
@@ -196,10 +198,10 @@ def open_runner(
         runner.recording = read_recording(path)
         yield runner
         return
-    address = resolve_address(model, config.getoption("--eval-url"), config.getoption("--eval-key-env"))
+    address = resolve_model_address(model, config.getoption("--eval-url"), config.getoption("--eval-key-env"))
     endpoint = ModelEndpoint(DIALECTS[model.dialect], address)
     runner.recording = read_recording(path, [address.key or ""])
-    runner.recording.open_for_writing(definitions.make_head(model))
+    runner.recording.open_for_writing(definitions.make_recording_head(model))
     runner.is_local = not address.is_home
     loop.run(_enter(endpoint))
     runner.ask = endpoint.ask
@@ -217,8 +219,8 @@ async def _enter(endpoint: ModelEndpoint) -> None:
 def _describe_stale(runner: SuiteRunner, cases: tuple[str, ...]) -> str:
     recording = runner.recording
     assert recording is not None
-    head = runner.definitions.make_head(runner.model)
-    reasons = explain_stale(recording.head, head, recording.cases, cases)
+    head = runner.definitions.make_recording_head(runner.model)
+    reasons = explain_stale_recording(recording.head, head, recording.cases, cases)
     return f"stale: {'; '.join(reasons)}\n  fix: run pytest with --eval-record, and commit {recording.path.name}"
 
 
@@ -232,7 +234,7 @@ EXAMPLE_IS_STALE: Final = (
 )
 
 
-def is_collected(path: Path, config: pytest.Config) -> bool:
+def can_collect_suite(path: Path, config: pytest.Config) -> bool:
     """Whether a suite is for pytest: it names its server, and a model is known."""
     try:
         suite = read_suite(path)
@@ -264,12 +266,12 @@ class EvalItem(pytest.Item):
     def runtest(self) -> None:
         suite = self.suite
         model = parse_model(get_model_name(self.config) or suite.model or "")
-        server = load_quietly(suite.locate_server())
+        server = load_without_serving(suite.locate_server())
         with (
             asyncio.Runner() as loop,
             open_runner(self.config, server, model, suite.path.parent, suite.stem, suite.now, loop) as runner,
         ):
-            check_suite(replace(suite, cases=(self.case,)), runner.definitions.facts.tools)
+            collect_suite_warnings(replace(suite, cases=(self.case,)), runner.definitions.facts.tools)
             try:
                 outcomes = loop.run(runner.run_suite([self.case]))
             except StaleRecording as stale:

@@ -76,9 +76,9 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     """A suite of evals is a file of tests, if it or the settings name a model."""
     if not file_path.name.endswith((".eval.yaml", ".eval.yml")):
         return None
-    from defserve.testing.evals import EvalFile, is_collected
+    from defserve.testing.evals import EvalFile, can_collect_suite
 
-    if not is_collected(file_path, parent.config):
+    if not can_collect_suite(file_path, parent.config):
         return None
     made: Any = EvalFile
     return made.from_parent(parent, path=file_path)
@@ -90,9 +90,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     mark = pyfuncitem.get_closest_marker("eval")
     if mark is None or "model" not in pyfuncitem.funcargs:
         return None
-    from defserve.testing.evals import call_each_run
+    from defserve.testing.evals import repeat_and_judge_test
 
-    call_each_run(pyfuncitem, **mark.kwargs)
+    repeat_and_judge_test(pyfuncitem, **mark.kwargs)
     return True
 
 
@@ -173,8 +173,8 @@ def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Calla
 def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, dict[str, Any]]:
     from defserve.client.targets import is_server_address, is_server_object
     from defserve.errors import UsageError
-    from defserve.testing.transports import replace_stores, require_own_stores
-    from defserve.tooling.loading import load_quietly
+    from defserve.testing.transports import require_unreplaced_stores, use_memory_stores
+    from defserve.tooling.loading import load_without_serving
 
     mark = request.node.get_closest_marker("serves")
     target: Any = mark.args[0] if mark and mark.args else _find_default_server(request)
@@ -192,13 +192,13 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
             pytrace=False,
         )
     try:
-        server = load_quietly(target) if isinstance(target, str) else target
+        server = load_without_serving(target) if isinstance(target, str) else target
     except UsageError as error:
         pytest.fail(f"the server under test cannot be loaded: {error}", pytrace=False)
     if not is_server_object(server):
         pytest.fail(f"the server under test is {type(server).__name__!r}, not a server", pytrace=False)
     try:
-        (require_own_stores if has_own_store else replace_stores)(server)
+        (require_unreplaced_stores if has_own_store else use_memory_stores)(server)
     except UsageError as error:
         pytest.fail(str(error), pytrace=False)
     return server, options
@@ -210,9 +210,9 @@ def _check_options(options: dict[str, Any]) -> None:
 
     from defserve.client.client import Client
     from defserve.errors import did_you_mean
-    from defserve.testing.transports import CREDENTIALS
+    from defserve.testing.transports import CREDENTIAL_OPTIONS
 
-    known = [*("over", "own_store", *CREDENTIALS), *list(signature(Client).parameters)[1:]]
+    known = [*("over", "own_store", *CREDENTIAL_OPTIONS), *list(signature(Client).parameters)[1:]]
     for name in options:
         if name not in known:
             pytest.fail(f"serves has no option {name!r}\n  fix: {did_you_mean(name, known)}", pytrace=False)

@@ -18,7 +18,7 @@ def start(arguments: list[str]) -> int:
     assert spec is not None and spec.loader is not None
     search_path = module_from_spec(spec)
     spec.loader.exec_module(search_path)
-    search_path.add_import_folder(os.getcwd())
+    search_path.add_author_import_folder(os.getcwd())
     for plugin in entry_points(group="pytest11"):
         # Pytest looks for plugins with a finder of its own, which comes before ours.
         if search_path.has_neighbour(plugin.module.partition(".")[0]):

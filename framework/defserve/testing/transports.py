@@ -16,25 +16,25 @@ from defserve.client.targets import RemoteServer, is_server_address
 from defserve.errors import UsageError
 from defserve.stores.identity import ServerStore
 from defserve.stores.store import MemoryStore, is_in_memory
-from defserve.tooling.loading import load_quietly
+from defserve.tooling.loading import load_without_serving
 
 # Options that only network transports use: they say who the client is.
-CREDENTIALS = ("token", "headers")
+CREDENTIAL_OPTIONS = ("token", "headers")
 
 Options = Mapping[str, Any]
 
 CHILD_PROGRAM: Final = "import sys; from defserve.testing.transports import serve_in_memory as s; s(sys.argv[1])"
 
 
-def connect_over(over: str, server: Any, options: Options) -> AbstractAsyncContextManager[Client]:
+def connect_test_client(over: str, server: Any, options: Options) -> AbstractAsyncContextManager[Client]:
     """A client of `server`: an object, its name, or the address of a running server.
 
     An address names its own transport. `options` are those of `Client`, and `token` and `headers` for the network; in
     memory and over stdio those two are ignored. Without them the client is the local user, as in memory, unless the
     server checks tokens. With `token=None` it is a stranger.
     """
-    credentials = {name: options[name] for name in CREDENTIALS if name in options}
-    rest = {name: value for name, value in options.items() if name not in CREDENTIALS}
+    credentials = {name: options[name] for name in CREDENTIAL_OPTIONS if name in options}
+    rest = {name: value for name, value in options.items() if name not in CREDENTIAL_OPTIONS}
     if isinstance(server, str) and is_server_address(server):
         if not credentials:
             server, credentials["token"] = resolve_local_key(server, None, {})
@@ -65,8 +65,8 @@ async def _over_stdio(server: Any, options: Options, _: Options) -> AsyncGenerat
 def serve_in_memory(target: str) -> None:
     """Serve what `target` names on stdio, its stores in memory. What it prints when it's loaded goes to stderr."""
     with redirect_stdout(sys.stderr):
-        server = load_quietly(target)
-    replace_stores(server)
+        server = load_without_serving(target)
+    use_memory_stores(server)
     server.run()
 
 
@@ -91,7 +91,7 @@ def _over_network(scheme: str) -> Connect:
 
 
 def _load_server(server: Any) -> Any:
-    return load_quietly(server) if isinstance(server, str) else server
+    return load_without_serving(server) if isinstance(server, str) else server
 
 
 Connect = Callable[[Any, Options, Options], AbstractAsyncContextManager[Client]]
@@ -111,14 +111,14 @@ class StoreOfTest(MemoryStore):
     """Stands for the store of a server while a test runs."""
 
 
-def replace_stores(server: Any) -> None:
+def use_memory_stores(server: Any) -> None:
     """Let a server, and those mounted in it, store values in memory instead of on disk or in Redis. It starts empty."""
     for _, part in _find_store_parts(server):
         if isinstance(part.raw, StoreOfTest) or not is_in_memory(part):
             part.raw = StoreOfTest()
 
 
-def require_own_stores(server: Any) -> None:
+def require_unreplaced_stores(server: Any) -> None:
     """Raises UsageError if the stores of a server were replaced: it has seals of the other store, and keeps them."""
     for name, part in _find_store_parts(server):
         if isinstance(part.raw, StoreOfTest):

@@ -361,7 +361,7 @@ SHELL_CHARACTERS: Final = frozenset("[<>!;")
 """A requirement may hold them, and they mean something to a shell."""
 
 
-def install_command(*requirements: str) -> str:
+def format_install_command(*requirements: str) -> str:
     """A command that works here, to be shown in a `fix:`."""
     quoted = " ".join(f'"{each}"' if set(each) & SHELL_CHARACTERS else each for each in requirements)
     python = shlex.quote(sys.executable)

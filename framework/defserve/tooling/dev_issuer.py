@@ -19,21 +19,23 @@ from urllib.parse import urlencode, urlsplit
 from defserve.auth.oauth import OPENID_METADATA_PATH, decode_client_basic_auth, is_loopback, make_pkce_challenge
 from defserve.auth.principals import is_token_principal_id
 from defserve.auth.proxy.site_messages import (
-    MAX_BODY_BYTES,
+    MAX_SITE_BODY_BYTES,
     OAuthError,
     SignInRefused,
     SiteRequest,
     SiteResponse,
-    parse_form,
-    parse_form_fields,
-    require_field,
+    parse_request_form,
+    parse_urlencoded_fields,
+    require_form_field,
 )
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.serve.session_opener import serve_on_loopback
 from defserve.serve.sockets import Receive, Scope, Send
 
-WARNING: Final = "FOR DEVELOPMENT ONLY: anybody on this machine can sign in as any of these users, without a password."
+DEV_ISSUER_WARNING: Final = (
+    "FOR DEVELOPMENT ONLY: anybody on this machine can sign in as any of these users, without a password."
+)
 CODE_SECONDS: Final = 60.0
 TOKEN_SECONDS: Final = 3600
 MAX_KEPT: Final = 1000
@@ -143,9 +145,9 @@ class DevIssuer:
     def _ask_user(self, request: SiteRequest) -> SiteResponse:
         """The page on which a person picks a user. Raises SignInRefused."""
         try:
-            fields = parse_form_fields(request.query)
-            redirect, client = require_field(fields, "redirect_uri"), require_field(fields, "client_id")
-            challenge = require_field(fields, "code_challenge")
+            fields = parse_urlencoded_fields(request.query)
+            redirect, client = require_form_field(fields, "redirect_uri"), require_form_field(fields, "client_id")
+            challenge = require_form_field(fields, "code_challenge")
         except OAuthError as error:
             raise SignInRefused(f"The request is not good: {error.description}.") from None
         if fields.get("response_type") != "code" or fields.get("code_challenge_method") != "S256":
@@ -166,7 +168,7 @@ class DevIssuer:
         if request.headers.get("origin", self.issuer) != self.issuer:
             raise SignInRefused("Pick a user on the page of this issuer.", 403)
         try:
-            form = parse_form(request)
+            form = parse_request_form(request)
         except OAuthError as error:
             raise SignInRefused(f"The answer is not good: {error.description}.") from None
         begun = self._asked.pop(form.get("request", ""), None)
@@ -182,11 +184,11 @@ class DevIssuer:
 
     def _issue_tokens(self, request: SiteRequest) -> SiteResponse:
         """Raises OAuthError."""
-        form = parse_form(request)
+        form = parse_request_form(request)
         client = _get_client(request, form)
-        match require_field(form, "grant_type"):
+        match require_form_field(form, "grant_type"):
             case "authorization_code":
-                begun = self._codes.pop(require_field(form, "code"), None)
+                begun = self._codes.pop(require_form_field(form, "code"), None)
                 is_good = (
                     begun is not None
                     and begun.redirect == form.get("redirect_uri")
@@ -194,7 +196,7 @@ class DevIssuer:
                     and self._clock() < begun.until
                 )
             case "refresh_token":
-                begun, is_good = self._refresh.pop(require_field(form, "refresh_token"), None), True
+                begun, is_good = self._refresh.pop(require_form_field(form, "refresh_token"), None), True
             case _:
                 raise OAuthError("unsupported_grant_type", "use authorization_code or refresh_token")
         if begun is None or not is_good or begun.client != client:
@@ -262,7 +264,7 @@ def _keep(kept: dict[str, _Begun], name: str, value: _Begun) -> None:
 
 
 def _make_page(status: int, title: str, body: str) -> SiteResponse:
-    html = _PAGE.format(title=title, warning=WARNING, body=body)
+    html = _PAGE.format(title=title, warning=DEV_ISSUER_WARNING, body=body)
     return SiteResponse(status, html.encode(), _PAGE_HEADERS)
 
 
@@ -287,13 +289,13 @@ def _make_app(issuer: DevIssuer) -> Callable[[Scope, Receive, Send], Awaitable[N
         if scope["type"] != "http":
             return
         body, is_more = b"", True
-        while is_more and len(body) <= MAX_BODY_BYTES:
+        while is_more and len(body) <= MAX_SITE_BODY_BYTES:
             part = await receive()
             body, is_more = body + part.get("body", b""), part.get("more_body", False)
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         query = scope.get("query_string", b"").decode("latin-1")
         answer = issuer.answer_request(
-            SiteRequest(scope["method"], scope["path"], query, headers, body[:MAX_BODY_BYTES])
+            SiteRequest(scope["method"], scope["path"], query, headers, body[:MAX_SITE_BODY_BYTES])
         )
         sent = [(name.encode(), value.encode("latin-1", "replace")) for name, value in answer.headers]
         sent.append((b"content-length", str(len(answer.body)).encode()))

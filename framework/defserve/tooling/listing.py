@@ -18,7 +18,7 @@ from defserve.client.client import Client
 from defserve.client.known_clients import check_server_id
 from defserve.client.replies import ListedItems, list_if_supported
 from defserve.core.composition import Composition
-from defserve.core.engine import NoLoopYet
+from defserve.core.engine import NoLoopEngine
 from defserve.core.extension import OutgoingMessage
 from defserve.core.json_values import find_limit_violation, is_array, is_mapping, is_object
 from defserve.core.messages import encode
@@ -31,7 +31,7 @@ from defserve.protocols.mgp.terms import MGP_EXTENSION_ID, MGP_SECTIONS_BY_NAME,
 Json = dict[str, Any]
 
 # Field of `ServerListing`, in its order → method, and the member of its result.
-LISTS: Final = {
+LIST_WIRE_NAMES: Final = {
     "tools": ("tools/list", "tools"),
     "resources": ("resources/list", "resources"),
     "templates": ("resources/templates/list", "resourceTemplates"),
@@ -99,7 +99,7 @@ def server_listing(composition: Composition) -> ServerListing | None:
 
     None if the author has wrapped a list, because that needs the event loop.
     """
-    lists = {member: _pages(composition, *place) for member, place in LISTS.items()}
+    lists = {member: _pages(composition, *place) for member, place in LIST_WIRE_NAMES.items()}
     if any(items is None for items in lists.values()):
         return None
     unstarted = UnstartedSession(composition, FULL_OFFER)
@@ -128,7 +128,7 @@ class UnstartedSession:
 
     def __init__(self, composition: Composition, offer: Mapping[str, Any]) -> None:
         self._sent: list[OutgoingMessage] = []
-        engine: Any = NoLoopYet()
+        engine: Any = NoLoopEngine()
         self.session = Session(composition, engine, self._sent.append, counted=False)
         about = {"protocolVersion": HANDSHAKE_VERSIONS[-1], "clientInfo": {"name": "defserve tooling", "version": "0"}}
         self.initialize = self.request("initialize", {**about, "capabilities": dict(offer)}) or {}
@@ -148,7 +148,7 @@ class UnstartedSession:
 
 
 # heading -> (the capability that it needs, its method, how a client asks for it)
-LIST_KINDS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
+LIST_FETCHERS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
     "tools": ("tools", "tools/list", Client.tools),
     "resources": ("resources", "resources/list", Client.resources),
     "templates": ("resources", "resources/templates/list", Client.templates),
@@ -169,11 +169,11 @@ async def fetch_lists(client: Client, notes: list[str]) -> dict[str, list[dict[s
     Where it has the capability and not the method, that is added to the `notes`.
     """
     lists: dict[str, list[dict[str, Any]]] = {}
-    for kind, (needed, method, verb) in LIST_KINDS.items():
+    for kind, (needed, method, verb) in LIST_FETCHERS.items():
         items, note = (
             await list_if_supported(method, verb(client)) if needed in client.capabilities else ListedItems([])
         )
-        lists[kind] = check_items(kind, items)
+        lists[kind] = check_listed_items(kind, items)
         if note:
             notes.append(note)
     return lists
@@ -217,12 +217,12 @@ def parse_snapshot(data: bytes, name: str) -> ServerListing:
         if not is_object(opening.get(member, {})):
             raise UsageError(f"{name} cannot be used: {member} is not an object", fix=SNAPSHOT_FIX)
     lists: dict[str, list[Json]] = {}
-    for field, (_, member) in LISTS.items():
+    for field, (_, member) in LIST_WIRE_NAMES.items():
         items = found.get(member, found.get(field, []))
         if not is_array(items) or not all(map(is_object, items)):
             raise UsageError(f"{name} cannot be used: {member} is not a list of objects", fix=SNAPSHOT_FIX)
         try:
-            lists[field] = check_items(field, list(items))
+            lists[field] = check_listed_items(field, list(items))
         except PeerError as error:
             raise UsageError(f"{name} cannot be used: {error.message}", fix=SNAPSHOT_FIX) from None
     tools, resources, templates, prompts = lists.values()
@@ -231,7 +231,9 @@ def parse_snapshot(data: bytes, name: str) -> ServerListing:
 
 def to_snapshot(listed: ServerListing) -> Json:
     """A listing as it came over the wire: `initialize`, and each list under its wire name."""
-    return {"initialize": listed.initialize} | {member: getattr(listed, field) for field, (_, member) in LISTS.items()}
+    return {"initialize": listed.initialize} | {
+        member: getattr(listed, field) for field, (_, member) in LIST_WIRE_NAMES.items()
+    }
 
 
 # -- Whether the items of a server's lists have the types that a command reads. A wrong one is named, not met later.
@@ -257,7 +259,7 @@ MEMBERS: Final[Mapping[str, tuple[type, bool]]] = {
 NAMED: Final[Mapping[str, str]] = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
 
 
-def check_items(kind: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def check_listed_items(kind: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The items of a list, unchanged. Raises PeerError for one that has a member of a wrong type."""
     for number, item in enumerate(items):
         if (problem := next(iter(_problems(kind, item)), None)) is not None:
@@ -392,17 +394,17 @@ def format_mgp_entry(
         "[servers.env]": {name: f"${{{name}}}" for name in env},
     }
     written = [
-        "\n".join([heading, *(f"{name} = {toml_value(value)}" for name, value in members.items())])
+        "\n".join([heading, *(f"{name} = {format_toml_value(value)}" for name, value in members.items())])
         for heading, members in sections.items()
         if members
     ]
     return "\n\n".join(written) + "\n"
 
 
-def toml_value(value: Any) -> str:
+def format_toml_value(value: Any) -> str:
     """A text, or a list of texts, as TOML. A text may also stand before the `=`."""
     if is_array(value):
-        return f"[{', '.join(map(toml_value, value))}]"
+        return f"[{', '.join(map(format_toml_value, value))}]"
     # A JSON string is a TOML string, except for the one control character that JSON does not escape.
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

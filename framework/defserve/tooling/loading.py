@@ -17,7 +17,7 @@ SERVES: Final = ("run", "main")
 GUARD: Final = 'put what ends it below `if __name__ == "__main__":`; a command only loads the file'
 
 
-def load_quietly(target: str) -> Any:
+def load_without_serving(target: str) -> Any:
     """The server that `target` names, though its file may serve without a guard.
 
     Raises UsageError as `load_server` does, with the author's own line, and if the file ends the program.
@@ -29,7 +29,7 @@ def load_quietly(target: str) -> Any:
         file = os.path.basename(split_target(target)[0])
         code = stop.code or 0 if stop.code is None or isinstance(stop.code, int) else f"1: {stop.code}"
         problem = f"{file} ended the program while it was loaded (exit {code})"
-        raise UsageError(problem, where=author_line(stop), fix=GUARD) from stop
+        raise UsageError(problem, where=find_author_line(stop), fix=GUARD) from stop
     except UsageError as error:
         raise _locate_error(error, target) from error.__cause__
 
@@ -37,10 +37,10 @@ def load_quietly(target: str) -> Any:
 def load_package(package: str) -> Any:
     """The server of a package, from the package itself or from its module `server`. Raises UsageError."""
     try:
-        return load_quietly(package)
+        return load_without_serving(package)
     except UsageError as error:
         try:
-            return load_quietly(f"{package}.server")
+            return load_without_serving(f"{package}.server")
         except UsageError:
             raise error from None
 
@@ -85,7 +85,7 @@ def _locate_error(error: UsageError, target: str) -> UsageError:
         return error
     is_relative = isinstance(cause, ImportError) and "relative import with no known parent" in str(cause)
     fix = _as_module(split_target(target)[0]) if is_relative else error.fix
-    return UsageError(error.problem, where=author_line(cause) or error.where, fix=fix)
+    return UsageError(error.problem, where=find_author_line(cause) or error.where, fix=fix)
 
 
 def _as_module(path: str) -> str:
@@ -108,17 +108,19 @@ PACKAGES: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", 
 """Folders of packages, wherever they are: `pip install --user` has its own."""
 
 
-def is_outside(path: str, folders: tuple[str, ...]) -> bool:
+def is_outside_folders(path: str, folders: tuple[str, ...]) -> bool:
     """Whether a file is in none of the folders. Code without a file is in all of them."""
     return not path.startswith(("<", *(folder + os.sep for folder in folders)))
 
 
-def is_of_author(path: str) -> bool:
-    return is_outside(path, (PACKAGE_FOLDER, *PYTHON_FOLDERS)) and not any(folder in path for folder in PACKAGES)
+def is_author_file(path: str) -> bool:
+    return is_outside_folders(path, (PACKAGE_FOLDER, *PYTHON_FOLDERS)) and not any(
+        folder in path for folder in PACKAGES
+    )
 
 
-def author_line(error: BaseException) -> str:
+def find_author_line(error: BaseException) -> str:
     """`file:line` of the author's innermost frame; empty if no code of an author ran."""
     found = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [f"{path}:{line}" for path, line in found if is_of_author(path)]
+    own = [f"{path}:{line}" for path, line in found if is_author_file(path)]
     return own[-1].removeprefix(os.getcwd() + os.sep) if own else ""

@@ -318,7 +318,7 @@ class ServerLocation(NamedTuple):
     distribution: str
 
 
-def locate_server(start: Path, server: str | None = None) -> ServerLocation:
+def find_project_server(start: Path, server: str | None = None) -> ServerLocation:
     """The server of the project around `start`, or the one that `server` names as `path/server.py[:variable]`.
 
     Raises UsageError if there is none, or more than one.

@@ -36,7 +36,7 @@ class Narrowing(NamedTuple):
 
 def find_narrowings(before: Any, after: Any) -> list[Narrowing]:
     """Where a value that `before` allows may be one that `after` does not. Empty if that is nowhere."""
-    if sort_sets(before) == sort_sets(after):
+    if sort_schema_sets(before) == sort_schema_sets(after):
         return []
     try:
         return _Comparison(before, after).narrow(before, after, "", 0)
@@ -44,14 +44,16 @@ def find_narrowings(before: Any, after: Any) -> list[Narrowing]:
         return [Narrowing("", "unknown", "", "")]
 
 
-def sort_sets(schema: Any) -> Any:
+def sort_schema_sets(schema: Any) -> Any:
     """The schema, or the item around it, with its sets in one order: two that differ only in that become equal."""
     if is_object(schema):
         return {
-            name: sorted(map(sort_sets, value), key=to_text) if name in SETS and is_array(value) else sort_sets(value)
+            name: sorted(map(sort_schema_sets, value), key=to_canonical_json)
+            if name in SETS and is_array(value)
+            else sort_schema_sets(value)
             for name, value in schema.items()
         }
-    return [sort_sets(value) for value in schema] if is_array(schema) else schema
+    return [sort_schema_sets(value) for value in schema] if is_array(schema) else schema
 
 
 def iter_properties(root: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -100,21 +102,21 @@ def describe_schema(schema: Any, root: Any) -> str:
 
 def format_values(values: Sequence[Any]) -> str:
     """`"a", "b" and 3 more`, short."""
-    shown = ", ".join(shorten(to_text(value)) for value in values[:MAX_SHOWN_VALUES])
+    shown = ", ".join(shorten_shown_text(to_canonical_json(value)) for value in values[:MAX_SHOWN_VALUES])
     return shown + (f" and {len(values) - MAX_SHOWN_VALUES} more" if len(values) > MAX_SHOWN_VALUES else "")
 
 
-def shorten(text: str) -> str:
+def shorten_shown_text(text: str) -> str:
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 1]}…"
 
 
-def to_text(value: Any) -> str:
+def to_canonical_json(value: Any) -> str:
     """A value as JSON. Equal values have equal texts, and `1` and `true` do not."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
 def join_path(path: str, name: str) -> str:
-    return f"{path}.{shorten(name)}" if path else shorten(name)
+    return f"{path}.{shorten_shown_text(name)}" if path else shorten_shown_text(name)
 
 
 # -- Keywords: what each of them restricts.
@@ -340,7 +342,7 @@ class _Comparison:
         """Whether a schema allows one value."""
         self._steps += 1
         if (values := _values(new)) is not None:
-            return to_text(value) in map(to_text, values)
+            return to_canonical_json(value) in map(to_canonical_json, values)
         if new.keys() <= {"type", "title", "description", "default"}:
             return True
         from defserve.binding.explicit_schema import is_valid_instance
@@ -369,8 +371,15 @@ class _Comparison:
                 is_multiple = (
                     keyword == "multipleOf" and _is_number(said) and _is_number(was) and said and not was % said
                 )
-                if said not in (None, False, {}, []) and sort_sets(said) != sort_sets(was) and not is_multiple:
-                    told = (f"{keyword} {shorten(to_text(one))}" if one is not None else "" for one in (was, said))
+                if (
+                    said not in (None, False, {}, [])
+                    and sort_schema_sets(said) != sort_schema_sets(was)
+                    and not is_multiple
+                ):
+                    told = (
+                        f"{keyword} {shorten_shown_text(to_canonical_json(one))}" if one is not None else ""
+                        for one in (was, said)
+                    )
                     yield Narrowing(path, "form", *told)
 
     def _narrow_object(

@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from defserve.client.mgp.server_claims import RISKS, parse_tool_security
+from defserve.client.mgp.server_claims import RISKS_FROM_LOWEST, parse_tool_security
 from defserve.client.replies import object_or_empty
 from defserve.core.json_values import is_array, is_object
-from defserve.tooling.lint.definitions import count_definition_tokens
+from defserve.tooling.lint.definitions import estimate_definition_tokens
 from defserve.tooling.listing import ServerListing
 from defserve.tooling.schema_compatibility import (
     NarrowingKind,
     find_narrowings,
     iter_properties,
-    shorten,
-    sort_sets,
-    to_text,
+    shorten_shown_text,
+    sort_schema_sets,
+    to_canonical_json,
 )
 
 DiffLevel: TypeAlias = Literal["breaking", "risky", "compatible"]
@@ -205,7 +205,7 @@ def _rank(change: ServerChange) -> tuple[Any, ...]:
 
 
 def _summarize(listed: ServerListing) -> ServerSummary:
-    costs = {_short(str(tool.get("name"))): count_definition_tokens(tool) for tool in listed.tools}
+    costs = {_short(str(tool.get("name"))): estimate_definition_tokens(tool) for tool in listed.tools}
     name, version = (_short(str(listed.info.get(member) or "")) for member in ("name", "version"))
     return ServerSummary(name, version, costs, listed.is_searched)
 
@@ -232,7 +232,7 @@ def _compare_about(before: ServerListing, after: ServerListing) -> Iterator[Serv
     if was.get("protocolVersion") != now.get("protocolVersion"):
         yield make("protocol-changed", "", was.get("protocolVersion"), now.get("protocolVersion"))
     for member in sorted({*before.info, *after.info}):
-        if sort_sets(old := before.info.get(member)) != sort_sets(new := after.info.get(member)):
+        if sort_schema_sets(old := before.info.get(member)) != sort_schema_sets(new := after.info.get(member)):
             is_plain = not any(is_object(one) or is_array(one) for one in (old, new))
             yield make("about-changed", member, old, new) if is_plain else make("other-changed", member)
     # Versions name some capabilities differently; these they all have.
@@ -244,10 +244,10 @@ def _compare_about(before: ServerListing, after: ServerListing) -> Iterator[Serv
     yield from (make("permission-needed", now=one) for one in needed)
     yield from (make("permission-dropped", was=one) for one in dropped)
     is_told = gone or come or dropped or needed or known is not None
-    if not is_told and sort_sets(before.capabilities) != sort_sets(after.capabilities):
+    if not is_told and sort_schema_sets(before.capabilities) != sort_schema_sets(after.capabilities):
         yield make("other-changed", "capabilities")
     for member in sorted({*was, *now} - {"instructions", "protocolVersion", "serverInfo", "capabilities"}):
-        if sort_sets(was.get(member)) != sort_sets(now.get(member)):
+        if sort_schema_sets(was.get(member)) != sort_schema_sets(now.get(member)):
             yield make("other-changed", member)
 
 
@@ -268,7 +268,7 @@ def _set_change(before: Any, after: Any) -> tuple[list[str], list[str]]:
 
 
 def _say(value: Any) -> str:
-    return shorten(value if isinstance(value, str) else "" if value is None else to_text(value))
+    return shorten_shown_text(value if isinstance(value, str) else "" if value is None else to_canonical_json(value))
 
 
 # -- The lists.
@@ -303,7 +303,7 @@ def _find_renamed(gone: Mapping[str, Json], come: Mapping[str, Json], key: str) 
         for name, item in items.items():
             told = {member: value for member, value in item.items() if member not in (key, "title", "_meta", "icons")}
             if told.get("description"):
-                found.setdefault(to_text(sort_sets(told)), []).append(name)
+                found.setdefault(to_canonical_json(sort_schema_sets(told)), []).append(name)
         return found
 
     old, new = sort_by_content(gone), sort_by_content(come)
@@ -311,7 +311,7 @@ def _find_renamed(gone: Mapping[str, Json], come: Mapping[str, Json], key: str) 
 
 
 def _compare_items(kind: str, name: str, was: Json, now: Json) -> Iterator[ServerChange]:
-    if sort_sets(was) == sort_sets(now):
+    if sort_schema_sets(was) == sort_schema_sets(now):
         return
     explained: set[str] = set()
     for member in sorted({*was, *now}):
@@ -325,7 +325,7 @@ def _compare_items(kind: str, name: str, was: Json, now: Json) -> Iterator[Serve
             explained |= {"_meta", "security", "annotations"}
             yield ServerChange(rule, kind, name, where, before, after)
     for member in sorted({*was, *now} - explained):
-        if sort_sets(was.get(member)) != sort_sets(now.get(member)):
+        if sort_schema_sets(was.get(member)) != sort_schema_sets(now.get(member)):
             yield ServerChange("other-changed", kind, name, member)
 
 
@@ -357,7 +357,7 @@ def _compare_arguments(old: Any, new: Any) -> Found:
         {str(one.get("name")): one for one in (side if is_array(side) else ()) if is_object(one)} for side in (old, new)
     )
     for name in was.keys() | now.keys():
-        before, after, where = was.get(name), now.get(name), shorten(name)
+        before, after, where = was.get(name), now.get(name), shorten_shown_text(name)
         if after is None:
             yield "parameter-removed", where, "", ""
         elif after.get("required") is True and not (before or {}).get("required"):
@@ -407,8 +407,17 @@ def _compare_input(old: Any, new: Any) -> Found:
     was, now = (dict(iter_properties(side)) for side in (old, new))
     for path in was.keys() & now.keys():
         before, after = was[path], now[path]
-        if "default" in before and "default" in after and to_text(before["default"]) != to_text(after["default"]):
-            yield "default-changed", path, shorten(to_text(before["default"])), shorten(to_text(after["default"]))
+        if (
+            "default" in before
+            and "default" in after
+            and to_canonical_json(before["default"]) != to_canonical_json(after["default"])
+        ):
+            yield (
+                "default-changed",
+                path,
+                shorten_shown_text(to_canonical_json(before["default"])),
+                shorten_shown_text(to_canonical_json(after["default"])),
+            )
         if (before.get("description") or "") != (after.get("description") or ""):
             yield "description-changed", path, "", ""
 
@@ -452,7 +461,7 @@ def _compare_security(was: Json, now: Json) -> Found:
     """The marks and hints of a tool."""
     old, new = (parse_tool_security("", dict(side)) for side in (was, now))
     if old.risk != new.risk:
-        is_raised = RISKS.index(new.risk) > RISKS.index(old.risk)
+        is_raised = RISKS_FROM_LOWEST.index(new.risk) > RISKS_FROM_LOWEST.index(old.risk)
         yield "risk-raised" if is_raised else "risk-lowered", "", old.risk, new.risk
     dropped, needed = _set_change(old.permissions, new.permissions)
     for name in needed:
@@ -464,7 +473,7 @@ def _compare_security(was: Json, now: Json) -> Found:
     hints, hint = (object_or_empty(side.get("annotations")) for side in (was, now))
     for name in sorted({*hints, *hint} - {"title"}):
         if _find_meaning(hints, name) != _find_meaning(hint, name):
-            yield "hint-changed", shorten(name), _say(hints.get(name)), _say(hint.get(name))
+            yield "hint-changed", shorten_shown_text(name), _say(hints.get(name)), _say(hint.get(name))
 
 
 # What a hint means that is not given (MCP: ToolAnnotations).

@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from defserve.auth.bearer_tokens import TokenRefused, find_token_fix, format_time, quote_untrusted
+from defserve.auth.bearer_tokens import TokenRefused, find_token_fix, format_utc_time, quote_untrusted
 from defserve.auth.issuers import (
     FetchUrl,
     HttpRequest,
@@ -295,7 +295,7 @@ def _decode_claims(token: str) -> dict[str, Any] | None:
 
 def _show_claim(name: str, value: object) -> str:
     if name in ("exp", "nbf", "iat") and isinstance(value, int | float):
-        return format_time(value)
+        return format_utc_time(value)
     return quote_untrusted(value)
 
 

@@ -45,7 +45,7 @@ def shape_tool(vendor: str, tool: Json) -> ShapedTool:
     shape = VENDOR_SHAPES[vendor]
     value = shape.make(tool)
     lost = tuple(member for member in MEMBERS if tool.get(member) and member not in shape.carries)
-    return ShapedTool(value, count_json_tokens(value), lost, tuple(_find_problems(shape, tool)))
+    return ShapedTool(value, estimate_json_tokens(value), lost, tuple(_find_problems(shape, tool)))
 
 
 def shape_tools(vendor: str, tools: Iterable[Json]) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def shape_tools(vendor: str, tools: Iterable[Json]) -> list[dict[str, Any]]:
     return shape.gather([shape.make(tool) for tool in tools])
 
 
-def count_json_tokens(value: Any) -> int:
+def estimate_json_tokens(value: Any) -> int:
     """An estimate: a quarter of the characters."""
     return -(-len(json.dumps(value, ensure_ascii=False, separators=(",", ":"))) // CHARACTERS_PER_TOKEN)
 

@@ -50,7 +50,7 @@ def enable_for_everybody(patch: Patch) -> None:
 
 def take_any_right_for_a_yes(patch: Patch) -> None:
     """Who may call a dangerous tool may do so unasked."""
-    patch.set("defserve.protocols.mgp.permissions:find_naming_right", lambda mgp, caller, tool: "tool:invoke:*")
+    patch.set("defserve.protocols.mgp.permissions:find_right_naming_tool", lambda mgp, caller, tool: "tool:invoke:*")
 
 
 def believe_strangers_unasked(patch: Patch) -> None:
@@ -65,9 +65,9 @@ def know_no_users(patch: Patch) -> None:
 
 
 def _stranger() -> Any:
-    from defserve.auth.authority import make_stranger_principal
+    from defserve.auth.authority import make_anonymous_ip_principal
 
-    return make_stranger_principal("")
+    return make_anonymous_ip_principal("")
 
 
 # -- whose it is -----------------------------------------------------------------------------------------
@@ -180,11 +180,11 @@ def keep_what_is_open(patch: Patch) -> None:
 
     patch.set(f"{LIVE}.verify_credentials", check_nothing)
     patch.set(f"{LIVE}._follow", check_nothing)
-    patch.set(f"{LIVE}.watch_holder", lambda self, holder: None)
+    patch.set(f"{LIVE}.keep_verifying_holder", lambda self, holder: None)
 
 
 def count_no_failures(patch: Patch) -> None:
-    patch.set("defserve.auth.rates:FailedTokens.count_failure", lambda self, address, forwarded_for: 0.0)
+    patch.set("defserve.auth.rates:FailedTokenCounts.count_failure", lambda self, address, forwarded_for: 0.0)
 
 
 def slow_addresses_down(patch: Patch) -> None:
@@ -302,7 +302,7 @@ def take_proofs_again(patch: Patch) -> None:
     async def spend(self: Any, nonce: str, *, ttl: float) -> bool:
         return True
 
-    patch.set("defserve.stores.store:StoreNonces.spend", spend)
+    patch.set("defserve.stores.store:SharedNonceStore.spend", spend)
 
 
 def take_any_introspection(patch: Patch) -> None:
@@ -320,7 +320,7 @@ def take_consent_from_any_site(patch: Patch) -> None:
 
         return decision
 
-    patch.wrap("defserve.auth.proxy.sign_in:UserConsent.parse_decision", make)
+    patch.wrap("defserve.auth.proxy.sign_in:ConsentQuestion.parse_decision", make)
 
 
 def compare_nothing(patch: Patch) -> None:
@@ -332,7 +332,7 @@ def take_grants_again(patch: Patch) -> None:
     async def is_first(self: Any, what: str, id: str, seconds: float) -> bool:
         return True
 
-    patch.set("defserve.auth.proxy.tokens:UserGrants.is_first_use", is_first)
+    patch.set("defserve.auth.proxy.tokens:UserGrants.claim_first_use", is_first)
 
 
 def take_any_local_token(patch: Patch) -> None:
@@ -347,7 +347,7 @@ def remember_every_client(patch: Patch) -> None:
     def is_remembered(self: Any, asked: Any, client: Any, request: Any) -> bool:
         return request.redirect.startswith("https://")
 
-    patch.set("defserve.auth.proxy.sign_in:UserConsent.is_remembered", is_remembered)
+    patch.set("defserve.auth.proxy.sign_in:ConsentQuestion.is_remembered", is_remembered)
 
 
 def take_any_issuer(patch: Patch) -> None:
@@ -434,7 +434,7 @@ def take_any_token(patch: Patch) -> None:
         return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode()
 
     patch.set("defserve.client.signin.credentials:read_tokens", read_tokens)
-    patch.set("defserve.client.links.http_client:encode_head", write_head)
+    patch.set("defserve.client.links.http_client:encode_request_head", write_head)
 
 
 def read_documents_of_any_size(patch: Patch) -> None:
@@ -490,16 +490,16 @@ def forward_tokens(patch: Patch) -> None:
     async def forward(self: Any, principal: Any, name: str, scopes: Any = ()) -> str:
         return str(self._shown.get(principal.credential))
 
-    patch.set("defserve.auth.token_exchange:TokenExchanges.get_token", forward)
+    patch.set("defserve.auth.token_exchange:TokenExchanger.obtain_target_token", forward)
 
 
 def take_assertions_again(patch: Patch) -> None:
     """Neither a company's assertion nor a client's is remembered."""
 
-    async def is_first_use(self: Any, what: str, id: str, seconds: float) -> bool:
+    async def claim_first_use(self: Any, what: str, id: str, seconds: float) -> bool:
         return True
 
-    patch.set("defserve.auth.proxy.tokens:UserGrants.is_first_use", is_first_use)
+    patch.set("defserve.auth.proxy.tokens:UserGrants.claim_first_use", claim_first_use)
 
 
 def vouch_everywhere(patch: Patch) -> None:

@@ -166,7 +166,7 @@ def list_any_name(patch: Patch) -> None:
 
 
 def offer_what_hides(patch: Patch) -> None:
-    patch.set(f"{DESCRIPTIONS}:find_hidden_name", lambda listed: None)
+    patch.set(f"{DESCRIPTIONS}:find_hidden_character_problem", lambda listed: None)
 
 
 # -- signing in, metrics, packages -----------------------------------------------------------------------
@@ -201,11 +201,15 @@ def take_any_slash(patch: Patch) -> None:
 
 
 def delete_by_prefix(patch: Patch) -> None:
-    from defserve.tooling.packaging.project_documents import normalize_name
+    from defserve.tooling.packaging.project_documents import normalize_distribution_name
 
     def find(project: Any, out: Any) -> Any:
-        ours = f"{normalize_name(project.name)}-"
-        return (path for path in sorted(out.iterdir()) if normalize_name(path.name).startswith(ours) and path.is_file())
+        ours = f"{normalize_distribution_name(project.name)}-"
+        return (
+            path
+            for path in sorted(out.iterdir())
+            if normalize_distribution_name(path.name).startswith(ours) and path.is_file()
+        )
 
     patch.set("defserve.tooling.packaging.package:find_built", find)
 
@@ -335,7 +339,9 @@ def forget_whose_a_webhook_is(patch: Patch) -> None:
         return lambda self, caller, *more: old(self, Principal("everybody"), *more)
 
     patch.wrap(f"{EVENTS}.webhooks:Webhooks._derive_id", derive)
-    patch.wrap(f"{EVENTS}.webhook_records:make_caller_space", lambda old: lambda caller: old(Principal("everybody")))
+    patch.wrap(
+        f"{EVENTS}.webhook_records:make_caller_webhook_space", lambda old: lambda caller: old(Principal("everybody"))
+    )
 
 
 def keep_any_number_of_webhooks(patch: Patch) -> None:

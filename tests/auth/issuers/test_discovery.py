@@ -9,8 +9,8 @@ import pytest
 from defserve.auth.issuers import (
     IssuerUnavailable,
     fetch_issuer_metadata,
-    get_endpoint_url,
     list_metadata_urls_openid_first,
+    require_endpoint_url,
 )
 from defserve.errors import UsageError
 from tests.rows import for_each_row
@@ -66,7 +66,7 @@ def test_another_s_document_or_none_is_not_believed(document: Any) -> None:
 @for_each_row("url", ["http://login.example/keys", "ftp://login.example", "keys", 7, None, "https://u:p@login.example"])
 def test_an_endpoint_that_is_not_safe_is_not_used(url: Any) -> None:
     with pytest.raises(IssuerUnavailable):
-        get_endpoint_url({"issuer": PLAIN, "jwks_uri": url}, "jwks_uri")
+        require_endpoint_url({"issuer": PLAIN, "jwks_uri": url}, "jwks_uri")
 
 
 def test_an_issuer_must_be_a_safe_url() -> None:

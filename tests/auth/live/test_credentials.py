@@ -49,7 +49,7 @@ async def test_what_a_bad_credential_opened_is_ended_and_nothing_else():
     live, good, bad = LiveCredentials(), Shown("good"), Shown("bad", good=False)
     both, other = Holder(good, bad), Holder(good)
     for holder in (both, other):
-        live.watch_holder(holder)
+        live.keep_verifying_holder(holder)
     await live.verify_credentials()
     live.close()
     assert (both.ended, other.ended) == (["bad"], [])
@@ -58,7 +58,7 @@ async def test_what_a_bad_credential_opened_is_ended_and_nothing_else():
 async def test_a_credential_is_verified_once_for_all_that_it_opened():
     live, shown = LiveCredentials(), Shown("one")
     for _ in range(100):
-        live.watch_holder(Holder(shown))
+        live.keep_verifying_holder(Holder(shown))
     await live.verify_credentials()
     live.close()
     assert shown.verified == 1
@@ -67,7 +67,7 @@ async def test_a_credential_is_verified_once_for_all_that_it_opened():
 async def test_a_verifier_that_fails_once_ends_nothing_and_one_that_fails_twice_does():
     live, shown = LiveCredentials(), Shown("one")
     holder = Holder(shown)
-    live.watch_holder(holder)
+    live.keep_verifying_holder(holder)
     shown.fails = OSError("the issuer cannot be reached")
     await live.verify_credentials()
     shown.fails = None
@@ -85,7 +85,7 @@ async def test_a_verifier_that_never_answers_has_failed(monkeypatch: pytest.Monk
     live, slow, bad = LiveCredentials(), Shown("slow"), Shown("bad", good=False)
     slow.hangs = True
     holder = Holder(slow, bad)
-    live.watch_holder(holder)
+    live.keep_verifying_holder(holder)
     await live.verify_credentials()
     assert holder.ended == ["bad"]
     await live.verify_credentials()
@@ -101,7 +101,7 @@ async def test_one_that_cannot_be_ended_does_not_keep_the_others():
     live, bad = LiveCredentials(), Shown("bad", good=False)
     holders = [Stuck(bad), Holder(bad), Stuck(bad), Holder(bad)]
     for holder in holders:
-        live.watch_holder(holder)
+        live.keep_verifying_holder(holder)
     await live.verify_credentials()
     live.close()
     assert [holder.ended for holder in holders if not isinstance(holder, Stuck)] == [["bad"], ["bad"]]
@@ -110,13 +110,13 @@ async def test_one_that_cannot_be_ended_does_not_keep_the_others():
 async def test_it_sweeps_by_itself_while_something_is_open_and_then_no_more():
     live, shown = LiveCredentials(seconds=0.001), Shown("one")
     holder = Holder(shown)
-    live.watch_holder(holder)
+    live.keep_verifying_holder(holder)
     await until(lambda: shown.verified > 3)
     shown.good = False
     await until(lambda: bool(holder.ended))
-    live.unwatch_holder(holder)
+    live.stop_verifying_holder(holder)
     await until(lambda: live.is_idle)
-    live.watch_holder(again := Holder(shown))
+    live.keep_verifying_holder(again := Holder(shown))
     await until(lambda: bool(again.ended))
     live.close()
     assert live.is_idle
@@ -127,9 +127,9 @@ def test_it_serves_another_loop_after_the_first_has_ended():
 
     async def once() -> None:
         holder = Holder(Shown("bad", good=False))
-        live.watch_holder(holder)
+        live.keep_verifying_holder(holder)
         await until(lambda: bool(holder.ended))
-        live.unwatch_holder(holder)
+        live.stop_verifying_holder(holder)
 
     asyncio.run(once())
     asyncio.run(once())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.auth.proxy import authorization_requests
-from defserve.auth.proxy.authorization_requests import AuthorizationOffer, ScopeRule, select_scopes
+from defserve.auth.proxy.authorization_requests import RequestableAccess, ScopeRule, select_scopes
 from defserve.errors import UsageError
 from tests.auth.proxied import URL, call, proxy, visiting
 from tests.auth.vendor import FakeVendor
@@ -19,7 +19,7 @@ from tests.rows import for_each_row
 pytestmark = pytest.mark.anyio
 
 ADMIN = "tickets:admin"
-OFFERED = AuthorizationOffer(URL, ("a",), ("b", "c"))
+OFFERED = RequestableAccess(URL, ("a",), ("b", "c"))
 
 
 def by_admin_list(admins: set[str]) -> Callable[[Mapping[str, Any]], list[str]]:

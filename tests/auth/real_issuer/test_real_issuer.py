@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from defserve.auth import OIDC, Auth, DPoP, Introspection, OAuthProxy, Vendor
-from defserve.auth.dpop import thumbprint_of
+from defserve.auth.dpop import compute_jwk_thumbprint
 from tests.auth.browsing import REDIRECT, browse
 from tests.auth.issuer import raw
 from tests.auth.proofs import KEY, PUBLIC, proof
@@ -162,7 +162,7 @@ def test_bound_tokens_are_accepted_with_their_proof_only(issuer: str) -> None:
     with served(lambda url: Auth(OIDC(issuer, audience=url), dpop=DPoP())) as url:
         found = SignIn(issuer, url).tokens("notes:read", is_bound=True)
         token = found["access_token"]
-        assert found["token_type"] == "DPoP" and thumbprint_of(PUBLIC)
+        assert found["token_type"] == "DPoP" and compute_jwk_thumbprint(PUBLIC)
         good = proof(token, url)
         assert text_of(call(url, f"DPoP {token}", dpop=good)) == "alice"
         assert call(url, f"DPoP {token}", dpop=good).status_code == 401

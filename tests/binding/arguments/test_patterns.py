@@ -22,7 +22,7 @@ from defserve.binding.patterns import (
     TextTooLong,
     compile_pattern,
     find_pattern_problem,
-    search_pattern,
+    is_pattern_found,
 )
 from defserve.errors import BadArguments
 from defserve.protocols.mcp.asking.client_features import ElicitationForm
@@ -224,7 +224,7 @@ def test_a_text_is_bounded_by_the_size_of_its_pattern(annotation: Any, wrap: Any
     ],
 )
 def test_a_pattern_of_a_schema_means_what_ecmascript_means(pattern: str, text: str, expected: bool):
-    assert search_pattern(pattern, text) is expected
+    assert is_pattern_found(pattern, text) is expected
 
 
 @for_each_row(

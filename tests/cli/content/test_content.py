@@ -14,7 +14,7 @@ from defserve.cli.content import (
     MAX_STEM_LENGTH,
     file_name,
     format_signature,
-    is_content,
+    is_content_list,
     list_media_blocks,
     render_content,
     save,
@@ -95,7 +95,7 @@ def test_bytes_beside_a_value_are_found():
     ("value", "is_it"), [([{"type": "text"}], True), ([], False), ([1], False), ({"type": "text"}, False), ("x", False)]
 )
 def test_a_list_of_content_is_told_from_a_value(value: object, is_it: bool):
-    assert is_content(value) is is_it
+    assert is_content_list(value) is is_it
 
 
 @given(st.text(max_size=300), st.text(max_size=40))

@@ -14,8 +14,8 @@ from defserve.cli.screen import (
     format_help,
     format_note,
     format_problem,
-    show_each,
-    show_prompt,
+    show_block_stream,
+    show_input_prompt,
     show_stderr,
     show_stdout,
 )
@@ -89,7 +89,7 @@ def test_without_rich_everything_is_plain(terminal: Terminal, monkeypatch: pytes
     monkeypatch.setattr("defserve.cli.screen.find_spec", _absent)
     show_stdout(*BLOCKS)
     show_stderr(*format_problem("error", "x\n  fix: y"))
-    show_prompt(StyledLine("? "))
+    show_input_prompt(StyledLine("? "))
     assert terminal.getvalue() == f"{PLAIN}error: x\n  fix: y\n? "
 
 
@@ -195,7 +195,7 @@ def test_blocks_are_shown_as_they_come(capsys: pytest.CaptureFixture[str]):
         seen.append(capsys.readouterr().out)
         yield "two"
 
-    show_each(blocks())
+    show_block_stream(blocks())
     assert seen == ["one\n"] and capsys.readouterr().out == "two\n"
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from defserve.cli.content import format_signature, get_first_description_line
 from defserve.errors import PeerError
 from defserve.tooling.lint.definitions import read_listed_definitions
-from defserve.tooling.listing import ServerListing, check_items
+from defserve.tooling.listing import ServerListing, check_listed_items
 from tests.rows import for_each_row
 
 VALUES = st.recursive(
@@ -44,19 +44,19 @@ MEMBERS = ["title", "description", "inputSchema", "annotations", "_meta", "argum
 )
 def test_a_wrong_type_is_named(kind: str, item: dict[str, Any], problem: str) -> None:
     with pytest.raises(PeerError, match=problem):
-        check_items(kind, [item])
+        check_listed_items(kind, [item])
 
 
 def test_null_is_no_description() -> None:
     item = {"name": "a", "description": None, "_meta": None, "inputSchema": {"properties": {"p": True}}}
-    assert check_items("tools", [item]) == [item]
+    assert check_listed_items("tools", [item]) == [item]
     assert format_signature(item) == "a(p: any = …)"
 
 
 @given(st.dictionaries(st.sampled_from(MEMBERS), VALUES, max_size=4))
 def test_what_passes_can_be_shown_and_checked(members: dict[str, Any]) -> None:
     with suppress(PeerError):
-        for item in check_items("tools", [{"name": "a", **members}]):
+        for item in check_listed_items("tools", [{"name": "a", **members}]):
             assert format_signature(item).startswith("a(")
             get_first_description_line(item)
             read_listed_definitions(ServerListing({}, tools=[item], resources=[], templates=[], prompts=[]))

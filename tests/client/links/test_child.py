@@ -161,7 +161,7 @@ async def test_a_burst_of_lines_on_stderr_is_told_whole():
 
 @asynccontextmanager
 async def child_that_runs(code: str) -> AsyncGenerator[child_module.ChildProcess]:
-    child = await child_module.ChildProcess.start(child_module.ChildOptions(sys.executable, ("-c", code)))
+    child = await child_module.ChildProcess.start(child_module.ChildProcessOptions(sys.executable, ("-c", code)))
     try:
         yield child
     finally:
@@ -384,7 +384,7 @@ async def test_a_message_is_taken_in_the_turn_in_which_it_is_found():
     if type(asyncio.get_running_loop()).__module__.startswith("uvloop"):
         pytest.skip("its turns are others")
     says = ("-c", "import os; os.write(1, b'{}\\n')")
-    child = await child_module.ChildProcess.start(child_module.ChildOptions(sys.executable, says))
+    child = await child_module.ChildProcess.start(child_module.ChildProcessOptions(sys.executable, says))
     taken: list[bytes] = []
     child.push(taken.append, lambda: None)
     pipe = child._stdout.get_extra_info("pipe")  # pyright: ignore[reportPrivateUsage]

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve.client import Client, Mgp
-from defserve.testing.transports import connect_over
+from defserve.testing.transports import connect_test_client
 from tests.client.pretend import SILENCE, PretendServer
 
 ERAS = ("2025-11-25", "2026-07-28")
@@ -20,7 +20,7 @@ async def flowing(
     road: str, version: str, server: Any = "tests.client.mgp.flowing:server", **options: Any
 ) -> AsyncGenerator[Client]:
     settings: dict[str, Any] = {"version": version, "mgp": Mgp(audit=[]), "timeout": 20, **options}
-    async with asyncio.timeout(25), connect_over(road, server, settings) as client:
+    async with asyncio.timeout(25), connect_test_client(road, server, settings) as client:
         yield client
 
 

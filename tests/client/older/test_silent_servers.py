@@ -107,11 +107,11 @@ def test_what_is_remembered_is_a_digest_for_some_days_and_of_so_many(tmp_path: P
     now = [1_000_000.0]
     file = tmp_path / "cache" / "silent.json"
     first = SilentServers(lambda: now[0])
-    first.use_file(str(file))
+    first.remember_in_file(str(file))
     first.add("npx server --token secret")
     assert "secret" not in file.read_text()
     second = SilentServers(lambda: now[0])
-    second.use_file(str(file))
+    second.remember_in_file(str(file))
     assert second.has("npx server --token secret") and not second.has("npx server") and not second.has("")
     now[0] += REMEMBERED_SECONDS + 1
     assert not second.has("npx server --token secret")
@@ -140,16 +140,16 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(content: str, tmp_path: P
     file = tmp_path / "silent.json"
     file.write_text(content)
     servers = SilentServers()
-    servers.use_file(str(file))
+    servers.remember_in_file(str(file))
     assert not servers.has("a")
     servers.add("a")
     again = SilentServers()
-    again.use_file(str(file))
+    again.remember_in_file(str(file))
     assert again.has("a")
 
 
 def test_a_folder_that_cannot_be_written_is_no_error() -> None:
     servers = SilentServers()
-    servers.use_file("/proc/nowhere/silent.json")
+    servers.remember_in_file("/proc/nowhere/silent.json")
     servers.add("a")
     assert servers.has("a")

@@ -17,10 +17,10 @@ from defserve.client.link import HttpChallenge, canonicalize_url, get_sign_in_pa
 from defserve.client.signin.authorizer import ServerAuthorizer
 from defserve.client.signin.credentials import (
     Credential,
+    DpopProofKey,
     FileCredentialStore,
     Keyring,
     MemoryCredentialStore,
-    ProofKey,
     Tokens,
     get_user_credential_store,
 )
@@ -39,7 +39,7 @@ def made(url: str = URL, **tokens: Any) -> Credential:
     issuer = IssuerMetadata("https://i.example", token_endpoint="https://i.example/t", revocation_endpoint="https://r")
     client = ClientRegistration("me", "s3cret", "client_secret_basic", "http://127.0.0.1:1/callback", 99.5, ("a",))
     kept = Tokens("acc3ss", "DPoP", ("a", "b"), 12.5, "r3fresh", **tokens)
-    return Credential(url, url, issuer, client, kept, ("a", "b"), ProofKey(), NetworkReach.NETWORK)
+    return Credential(url, url, issuer, client, kept, ("a", "b"), DpopProofKey(), NetworkReach.NETWORK)
 
 
 class FakeBackend:

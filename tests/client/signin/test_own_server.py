@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from defserve.auth import JWT, Auth, DPoP, OAuthProxy
-from defserve.auth.dpop import thumbprint_of
+from defserve.auth.dpop import compute_jwk_thumbprint
 from defserve.client import RemoteServer, SignIn, StoredSignIn
-from defserve.client.signin.credentials import Credential, MemoryCredentialStore, ProofKey, Tokens
+from defserve.client.signin.credentials import Credential, DpopProofKey, MemoryCredentialStore, Tokens
 from defserve.client.signin.issuer import ClientRegistration, IssuerMetadata
 from defserve.errors import PeerError
 from defserve.serve.address import CredentialsRequired
@@ -98,8 +98,8 @@ async def test_a_websocket_is_opened_with_the_token_of_the_same_server(url: str)
 
 async def test_a_bound_token_opens_a_websocket_with_a_proof_and_the_nonce_that_is_wanted() -> None:
     """A proof is for a GET of the http address, which is how a WebSocket is opened."""
-    key = ProofKey()
-    token = signed(claims(aud="notes", cnf={"jkt": thumbprint_of(key.kept)}))
+    key = DpopProofKey()
+    token = signed(claims(aud="notes", cnf={"jkt": compute_jwk_thumbprint(key.kept)}))
     verifier = JWT(key=pem(private_key()), audience="notes", issuer=ISSUER)
     with served(lambda url: Auth(verifier, resource=url, dpop=DPoP(required=True, nonce=True))) as url:
         socket, store = url.replace("http://", "ws://"), MemoryCredentialStore()

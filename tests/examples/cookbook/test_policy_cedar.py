@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("cedarpy")
 
 from defserve import ToolError
-from defserve.server.call_decision import examine_caller, explain_call
+from defserve.server.call_decision import explain_call, resolve_named_caller
 from defserve.testing import SyncClient
 from examples.cookbook import policy_cedar
 
@@ -28,7 +28,7 @@ def test_a_person_agrees_to_what_is_between(client: SyncClient):
 def test_nobody_without_an_account_pays_money_back():
     async def explain() -> bool:
         server = policy_cedar.server
-        caller = await examine_caller(server, "anonymous")
+        caller = await resolve_named_caller(server, "anonymous")
         return (await explain_call(server, caller, "refund", {"order": "7", "amount": 5})).would_run
 
     assert asyncio.run(explain()) is False

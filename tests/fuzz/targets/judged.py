@@ -14,7 +14,12 @@ from defserve.guard import code as python
 from defserve.guard import network, paths
 from defserve.guard.shell import judgement as shell
 from defserve.guard.verdict import Verdict
-from defserve.stores.checkpoints.checkpoint_tree import CheckpointContent, ContentTooDeep, canonical, make_draft
+from defserve.stores.checkpoints.checkpoint_tree import (
+    CheckpointContent,
+    ContentTooDeep,
+    canonical,
+    make_checkpoint_draft,
+)
 from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch, diff_json_values
 
 ROOT = "/srv/files"
@@ -80,7 +85,7 @@ def checkpoints(data: bytes) -> None:
         return
     try:
         first = CheckpointContent.from_value(before)
-        second = make_draft(after, first, 64)
+        second = make_checkpoint_draft(after, first, 64)
     except (ContentTooDeep, ValueError):
         return
     assert second.content.encoded == canonical(after)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from defserve.guard.code.policy import STRICT, check_source_bounds, decode_source, strip_comments_and_strings
+from defserve.guard.code.policy import STRICT, decode_source, find_exceeded_bound, strip_comments_and_strings
 from defserve.guard.verdict import Violation
 from tests.rows import for_each_row
 
@@ -25,13 +25,13 @@ def test_a_byte_order_mark_is_taken_off() -> None:
 
 
 def test_brackets_in_strings_and_comments_do_not_nest() -> None:
-    assert check_source_bounds(f"x='{'(' * 100}' # {'[' * 100}", STRICT) is None
-    assert check_source_bounds("(" * 61, STRICT) is not None
+    assert find_exceeded_bound(f"x='{'(' * 100}' # {'[' * 100}", STRICT) is None
+    assert find_exceeded_bound("(" * 61, STRICT) is not None
 
 
 def test_code_inside_f_strings_counts() -> None:
-    assert check_source_bounds("f'" + "{a}" * 1000 + "'", STRICT) is not None
-    assert check_source_bounds("'" + "{a}" * 1000 + "'", STRICT) is None
+    assert find_exceeded_bound("f'" + "{a}" * 1000 + "'", STRICT) is not None
+    assert find_exceeded_bound("'" + "{a}" * 1000 + "'", STRICT) is None
 
 
 def test_strings_and_comments_are_taken_out_but_f_strings_stay() -> None:

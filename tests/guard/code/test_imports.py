@@ -16,7 +16,7 @@ from typing import Any
 from defserve.guard.code import allowed_names, judge
 from tests.rows import for_each_row
 
-MODULES = {**allowed_names.MODULE_EXPORTS, **allowed_names.STANDARD_LEVEL_EXPORTS}
+MODULES = {**allowed_names.SAFE_MODULE_EXPORTS, **allowed_names.STANDARD_LEVEL_EXPORTS}
 # They wait, or end the process.
 NOT_CALLED = frozenset({"asyncio.run", "time.sleep", "unittest.main", "asyncio.to_thread", "threading.Timer"})
 ARGUMENTS: tuple[tuple[Any, ...], ...] = ((), ("a",), (1,), (print,), ("a", "b"), ([1, 2],), ({},), (1, 2))

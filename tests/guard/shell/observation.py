@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from defserve.guard.shell.places import PathRules, make_environment
+from defserve.guard.shell.places import PathRules, make_command_environment
 
 SECONDS = 2
 ENVIRONMENT = "canary-of-the-environment"
@@ -105,7 +105,7 @@ def observe(argv: Sequence[str], root: Path, log: Path) -> Deeds:
     process = subprocess.Popen(
         [*_prefix, "timeout", "--signal=KILL", str(SECONDS), *strace],
         cwd=root,
-        env={**make_environment(), "HOME": str(root.parent / "home"), "CANARY": ENVIRONMENT},
+        env={**make_command_environment(), "HOME": str(root.parent / "home"), "CANARY": ENVIRONMENT},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from defserve.guard.shell.grammar import parse_grammar
+from defserve.guard.shell.grammar import parse_program_spec
 from defserve.guard.shell.judgement import judge
-from defserve.guard.shell.places import make_environment
+from defserve.guard.shell.places import make_command_environment
 from defserve.guard.shell.tables import PROGRAM_TABLE
 from tests.guard.shell.tables.test_tables import EVERY
 from tests.rows import for_each_row
@@ -53,9 +53,9 @@ def test_no_program_that_walks_or_copies_follows_links() -> None:
     assert [
         name
         for name, flag in walkers.items()
-        if flag in parse_grammar(str(PROGRAM_TABLE[name])).options and name != "grep"
+        if flag in parse_program_spec(str(PROGRAM_TABLE[name])).options and name != "grep"
     ] == []
-    assert "-R" not in parse_grammar(str(PROGRAM_TABLE["grep"])).options
+    assert "-R" not in parse_program_spec(str(PROGRAM_TABLE["grep"])).options
 
 
 @for_each_row(
@@ -160,7 +160,9 @@ def test_no_hook_of_a_repository_runs(tmp_path: Path, command: str) -> None:
     who = {f"GIT_{role}_{what}": "n@example.com" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
     def run(*words: str) -> None:
-        subprocess.run(words, cwd=root, env={**make_environment(writing=True), **who}, check=False, capture_output=True)
+        subprocess.run(
+            words, cwd=root, env={**make_command_environment(writing=True), **who}, check=False, capture_output=True
+        )
 
     run("git", "init", "-q", "-b", "main", ".")
     for text in ("one", "two"):

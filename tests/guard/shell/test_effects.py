@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from defserve.guard.shell.grammar import Grammar, ProgramSpecTable, Shape, parse_grammar, split_shared_keys
+from defserve.guard.shell.grammar import Grammar, ProgramSpecTable, Shape, parse_program_spec, split_shared_keys
 from defserve.guard.shell.judgement import judge
 from defserve.guard.shell.tables import PROGRAM_TABLE, TAR_TABLE
 from tests.effort import examples
@@ -217,7 +217,7 @@ VALUES = {
 def specs(entry: str | ProgramSpecTable, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Grammar]]:
     """Every form of a program: the words that choose it, and its grammar."""
     if isinstance(entry, str):
-        yield words, parse_grammar(entry, bool(words))
+        yield words, parse_program_spec(entry, bool(words))
         return
     for name, inner in split_shared_keys(entry).items():
         if name:
@@ -228,7 +228,9 @@ FORMS: list[tuple[str, tuple[str, ...], Grammar]] = [
     (name, words, rules)
     for name in RUN
     for words, rules in (
-        specs(PROGRAM_TABLE[name]) if name != "tar" else (((), parse_grammar(str(spec))) for spec in TAR_TABLE.values())
+        specs(PROGRAM_TABLE[name])
+        if name != "tar"
+        else (((), parse_program_spec(str(spec))) for spec in TAR_TABLE.values())
     )
 ]
 
@@ -430,7 +432,7 @@ def test_two_options_of_any_program_only_read(jail: Jail, part: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("ps"), reason="ps is needed")
 def test_no_three_options_of_ps_show_an_environment() -> None:
-    rules = parse_grammar(str(PROGRAM_TABLE["ps"]))
+    rules = parse_program_spec(str(PROGRAM_TABLE["ps"]))
     values = {"columns": "pid,args", "numbers": "1", "names": "nobody-here", "number": "200"}
     words = [" ".join([flag, *(values[kind] for kind in option.kinds)]) for flag, option in rules.options.items()]
     words = [word for word in words if not word.startswith("--") or "user" in word or "forest" in word] + ["f", "ax"]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from defserve.inspector.app_views import is_near, is_remote, make_refusal_check, narrow_policy
+from defserve.inspector.app_views import is_near, is_remote, make_refused_origin_check, narrow_content_policy
 from defserve.protocols.mcp.app_policy import build_content_security_policy
 from tests.rows import for_each_row
 
@@ -50,14 +50,14 @@ def test_no_view_reaches_the_inspector_and_one_of_a_server_elsewhere_reaches_not
         {"connectDomains": [*named, "https://api.example.com", "https://a.example:99999"]}
     )
     own = {4000, 4001}
-    _, reaches, refused = narrow_policy(policy, make_refusal_check(own, "server.py"))
+    _, reaches, refused = narrow_content_policy(policy, make_refused_origin_check(own, "server.py"))
     assert reaches == ["http://localhost:80", "https://*.lan.internal", "https://api.example.com"]
     assert refused == [*named[:2], "https://a.example:99999"]
-    kept, reaches, refused = narrow_policy(policy, make_refusal_check(own, "https://mcp.example.com"))
+    kept, reaches, refused = narrow_content_policy(policy, make_refused_origin_check(own, "https://mcp.example.com"))
     assert reaches == ["https://api.example.com"] and len(refused) == 5
     assert "connect-src https://api.example.com;" in kept and "script-src 'self' 'unsafe-inline';" in kept
 
 
 def test_a_directive_that_loses_all_its_origins_allows_nothing():
     policy = build_content_security_policy({"frameDomains": ["http://127.0.0.1:4000"]})
-    assert "frame-src 'none'" in narrow_policy(policy, make_refusal_check({4000}, ""))[0]
+    assert "frame-src 'none'" in narrow_content_policy(policy, make_refused_origin_check({4000}, ""))[0]

@@ -16,7 +16,7 @@ from defserve.client.targets import connect_url
 from defserve.errors import DefserveError, PeerGone, UsageError
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.kernels import KernelControl
+from defserve.inspector.kernels import KernelOverSocket
 from defserve.inspector.protocol import BadMessage
 from defserve.serve.lifespans import connect_in_memory
 from tests.at_address import at_address
@@ -39,14 +39,16 @@ def runtime_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def inspecting(server: Server, era: str = "", control: KernelControl | None = None) -> AsyncGenerator[Inspection]:
+async def inspecting(
+    server: Server, era: str = "", control: KernelOverSocket | None = None
+) -> AsyncGenerator[Inspection]:
     target = InspectionTarget("it", ("mgp.toml",), lambda: connect_in_memory(server.composition), era, kernel=control)
     async with Inspection(target) as inspection:
         yield inspection
 
 
-def control_of(here: Running) -> KernelControl:
-    return KernelControl(here.path, os.getpid())
+def control_of(here: Running) -> KernelOverSocket:
+    return KernelOverSocket(here.path, os.getpid())
 
 
 @pytest.mark.slow
@@ -116,7 +118,7 @@ async def test_a_kernel_that_is_gone_is_told_with_the_command_that_starts_it(tmp
     path = tmp_path / "mgp.toml"
     path.write_text("")
     server = Server("it")
-    async with inspecting(server, control=KernelControl(path)) as inspection:
+    async with inspecting(server, control=KernelOverSocket(path)) as inspection:
         with pytest.raises(PeerGone, match="fix: start one: defserve kernel"):
             await do(inspection, "kernel.follow")
 

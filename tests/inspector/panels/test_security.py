@@ -13,7 +13,7 @@ import pytest
 
 from defserve import Server
 from defserve.errors import PeerError, UsageError
-from defserve.inspector.inspection import LIFECYCLE, MAX_STATES, Inspection, ServerLog
+from defserve.inspector.inspection import LIFECYCLE, MAX_STATES, Inspection, ServerAuditLog
 from defserve.inspector.protocol import BadMessage
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.stores.audit.stored_log import StoredAuditLog
@@ -135,7 +135,7 @@ async def test_a_line_that_was_changed_is_found_and_the_rest_can_still_be_read(t
         raw = log.path.read_bytes().splitlines(keepends=True)
         raw[1] = raw[1].replace(b'"tank":1', b'"tank":9')
         log.path.write_bytes(b"".join((*raw, b"no record\n")))
-        kept = ServerLog(lambda: log)
+        kept = ServerAuditLog(lambda: log)
         verdict, told = await asyncio.to_thread(kept.verify), await asyncio.to_thread(kept.lines)
         assert (verdict["ok"], verdict["first_bad_line"], verdict["events"]) == (False, 2, 1)
         assert told is not None
@@ -147,7 +147,7 @@ async def test_a_line_that_was_changed_is_found_and_the_rest_can_still_be_read(t
 async def test_a_log_in_a_store_has_no_file_to_read_macs_from():
     log = StoredAuditLog("memory:", key=KEY)
     log.append({"event_type": "com.example.refill"})
-    told = await asyncio.to_thread(ServerLog(lambda: log).lines)
+    told = await asyncio.to_thread(ServerAuditLog(lambda: log).lines)
     assert told is not None
     assert [(each["line"], each["type"], each["mac"]) for each in told["lines"]] == [(1, "com.example.refill", None)]
 

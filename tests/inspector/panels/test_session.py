@@ -15,7 +15,7 @@ from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.protocol import BadMessage
 from defserve.serve.lifespans import connect_in_memory
-from defserve.tooling.loading import load_quietly
+from defserve.tooling.loading import load_without_serving
 from tests.inspector.conftest import Run
 from tests.waiting import until
 
@@ -90,7 +90,7 @@ CHANGES = {
 def load(folder: Path, text: str = SERVER) -> Any:
     folder.mkdir(exist_ok=True)
     (folder / "server.py").write_text(text, encoding="utf-8")
-    return load_quietly(str(folder / "server.py"))
+    return load_without_serving(str(folder / "server.py"))
 
 
 def target_of(server: Any, era: str, words: tuple[str, ...] = ("server.py",)) -> InspectionTarget:

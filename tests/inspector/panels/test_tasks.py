@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 async def became(inspection: Inspection, number: int, status: str) -> dict[str, Any]:
     def told() -> dict[str, Any]:
-        return inspection.tasks[number].record.full_wire()
+        return inspection.tasks[number].record.to_full_wire()
 
     await until(lambda: told()["status"] == status)
     return told()
@@ -179,7 +179,7 @@ async def test_a_task_is_found_again_in_a_new_conversation(do: Run, monkeypatch:
         monkeypatch.setattr(followed_tasks, "SELDOM_SECONDS", 0.01)
         monkeypatch.setattr(ServerTask, "refresh", gone)
         task._news.set()  # pyright: ignore[reportPrivateUsage]
-        await until(lambda: inspection.connection().client_now not in (before, None))
+        await until(lambda: inspection.connection().connected_client not in (before, None))
         go_on.set()
         assert (await became(inspection, number, "completed"))["result"]["structuredContent"]["index"] == "a"
 
@@ -223,7 +223,7 @@ async def test_what_is_kept_is_bounded(inspect: Inspect, do: Run, monkeypatch: p
     kept.record_status("working", "x" * 9_000)
     kept.told = {"ttlMs": True, "pollIntervalMs": 2**60, "createdAt": "y" * 500, "inputRequests": []}
     kept.record_end("completed", {"content": []})
-    told = kept.full_wire()
+    told = kept.to_full_wire()
     assert told["arguments"] is None and told["result"] is None and told["size"] == 14
     assert len(told["message"]) == 2_000 and told["ttl"] is None and told["poll"] is None
     assert len(told["created"]) == 100

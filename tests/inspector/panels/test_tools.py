@@ -12,7 +12,7 @@ from defserve.errors import DefserveError, PeerError
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.page_server import PAGE_HANDLERS
-from defserve.inspector.protocol import PageRequest, describe_wire_error
+from defserve.inspector.protocol import PageRequest, describe_error_for_page
 from defserve.serve.lifespans import connect_in_memory
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
@@ -82,7 +82,7 @@ async def test_a_failed_call_keeps_its_result(inspect: Inspect, do: Run, era: st
         assert told["state"] == "failed" and "fix: use one of" in told["result"]["content"][0]["text"]
         with pytest.raises(DefserveError) as wrong:
             await do(inspection, "tools.call", era=era, tool="survey", arguments={"where": {}, "day": "x"})
-        problems = describe_wire_error(wrong.value)["problems"]
+        problems = describe_error_for_page(wrong.value)["problems"]
         assert [problem["field"] for problem in problems] == ["where", "day"]
         assert problems[1]["reason"] == 'expected date (YYYY-MM-DD), got "x"'
 

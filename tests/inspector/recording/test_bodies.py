@@ -26,7 +26,7 @@ def test_the_oldest_are_forgotten_when_two_files_are_full():
 
 
 def test_a_body_is_cut_where_it_is_too_long(monkeypatch):
-    monkeypatch.setattr(recorder, "MAX_BODY", 10)
+    monkeypatch.setattr(recorder, "MAX_KEPT_BODY_BYTES", 10)
     kept = Bodies()
     kept.store_body(0, b"x" * 100)
     assert kept.get(0) == b"x" * 10

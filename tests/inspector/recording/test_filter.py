@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.recorder import RecordedMessage
-from defserve.inspector.recording.timeline import CHOICES, MAX_FILTER_LENGTH, NAMES, FilterProblem, parse_filter
+from defserve.inspector.recording.timeline import CHOICES, MAX_FILTER_LENGTH, NAMES, InvalidFilter, parse_filter
 from tests.effort import examples
 from tests.rows import for_each_row
 
@@ -105,14 +105,14 @@ def test_a_uri_is_a_word_and_no_name():
     ],
 )
 def test_what_does_not_parse_is_told_with_its_place_and_a_fix(text: str, wrong: str, told: str):
-    with pytest.raises(FilterProblem) as caught:
+    with pytest.raises(InvalidFilter) as caught:
         parse_filter(text)
     assert text[caught.value.start : caught.value.stop] == wrong
     assert told in caught.value.way and caught.value.problem in str(caught.value)
 
 
 def test_a_very_long_filter_is_refused():
-    with pytest.raises(FilterProblem):
+    with pytest.raises(InvalidFilter):
         parse_filter("x" * (MAX_FILTER_LENGTH + 1))
 
 
@@ -125,7 +125,7 @@ ALPHABET = st.sampled_from([*'ab7 \t:"/', "not:", *(f"{name}:" for name in NAMES
 def test_any_text_parses_or_is_told_with_a_place_in_it(text: str):
     try:
         terms = parse_filter(text).terms
-    except FilterProblem as problem:
+    except InvalidFilter as problem:
         assert 0 <= problem.start < problem.stop <= max(len(text), 1)
         return
     # Terms are in their order, cover everything but blanks, and do not overlap.

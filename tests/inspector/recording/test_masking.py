@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.base.redaction import REDACTION_MASK
-from defserve.inspector.call_code import SavedCall, write_command_line, write_test
+from defserve.inspector.call_code import SavedCall, format_call_command, format_call_test
 from defserve.inspector.recording.masking import (
     mask_address,
+    mask_command_words,
     mask_headers,
     mask_text,
     mask_value,
     mask_value_at,
-    mask_words,
 )
 from defserve.inspector.recording.recorder import RecordedExchange, Recorder, about
 from tests.effort import cpu_within, examples
@@ -77,7 +77,7 @@ def shown_of(value: Any) -> str:
         recorder.append("stateless", "received", json.dumps(message).encode()[:-1])
     shown = [recorder.describe_message(seq) for seq in range(recorder.count)]
     calls = [SavedCall("a", {"x": value}, {"error": value}), SavedCall("a", {}, {"structuredContent": value})]
-    return json.dumps([shown, write_command_line(("s.py",), "a", {"x": value}), write_test(("s.py",), calls)])
+    return json.dumps([shown, format_call_command(("s.py",), "a", {"x": value}), format_call_test(("s.py",), calls)])
 
 
 @pytest.mark.slow
@@ -151,21 +151,21 @@ WORDS = [
 def test_the_address_of_a_server_and_its_command_are_shown_without_secrets(words: tuple[str, ...]):
     for address in (" ".join(words), words[-1]):
         assert "SECRET" not in mask_address(address, words)
-    assert "SECRET" not in " ".join(mask_words(words)) and len(mask_words(words)) == len(words)
-    for code in (write_command_line(words, "a", {}), write_test(words, [SavedCall("a", {})])):
+    assert "SECRET" not in " ".join(mask_command_words(words)) and len(mask_command_words(words)) == len(words)
+    for code in (format_call_command(words, "a", {}), format_call_test(words, [SavedCall("a", {})])):
         assert "SECRET" not in code and "<fill in the secret>" in code
 
 
 def test_the_words_of_a_command_without_secrets_stay():
     words = ["--", "node", "s.js", "--port", "80", "--name=a", "http://h/mcp?page=2"]
-    assert mask_words(words) == words
+    assert mask_command_words(words) == words
 
 
 def test_saved_code_says_what_to_fill_in():
-    line = write_command_line(("s.py",), "login", {"user": "me", "password": "SECRETpw"})
+    line = format_call_command(("s.py",), "login", {"user": "me", "password": "SECRETpw"})
     assert line == "defserve call s.py login user=me 'password=<fill in password>'"
     call = SavedCall("login", {"password": "SECRETpw"}, {"structuredContent": {"token": "SECRETt"}})
-    test = write_test(("s.py",), [call])
+    test = format_call_test(("s.py",), [call])
     assert "{'password': '<fill in password>'}" in test and "{'token': ANY}" in test
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.recording.timeline import (
     MAX_FILTERS,
-    FilterProblem,
+    InvalidFilter,
     RecentQueryRows,
     TimelineQuery,
     TimelineRows,
@@ -100,7 +100,7 @@ async def test_only_the_filters_in_use_are_kept():
     for number in range(MAX_FILTERS):
         await in_use.get_current_rows(TimelineQuery(str(number)))
     assert await in_use.get_current_rows(TimelineQuery("a")) is not first
-    with pytest.raises(FilterProblem):
+    with pytest.raises(InvalidFilter):
         await in_use.get_current_rows(TimelineQuery("is:"))
 
 

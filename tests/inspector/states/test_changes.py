@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.base.redaction import REDACTION_MASK
-from defserve.inspector.differences import MAX_OPS, MAX_VALUE_LENGTH, make_json_patch, shorten_ops, summarize_patch
+from defserve.inspector.differences import (
+    MAX_OPS,
+    MAX_VALUE_LENGTH,
+    make_json_patch,
+    shorten_patch_operations,
+    summarize_patch,
+)
 from defserve.stores.checkpoints.json_patches import apply_patch
 from tests.effort import examples
 from tests.rows import for_each_row
@@ -90,7 +96,7 @@ def test_names_above_and_beside_a_value_mask_it_and_names_are_masked_too(before:
 
 def test_what_goes_to_the_page_is_bounded():
     ops = make_json_patch({}, {f"{number}": "x" * (MAX_VALUE_LENGTH + 1) for number in range(MAX_OPS + 10)})
-    told = shorten_ops(ops)
+    told = shorten_patch_operations(ops)
     assert (len(ops), len(told)) == (MAX_OPS + 10, MAX_OPS)
     assert told[0]["cut"] == MAX_VALUE_LENGTH + 3
     assert len(told[0]["value"]) < 100

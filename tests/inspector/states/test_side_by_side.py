@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.inspector.differences import MAX_ROWS, side_by_side
+from defserve.inspector.differences import MAX_ROWS, align_changed_lines
 from tests.effort import examples
 
 JSON = st.recursive(
@@ -23,7 +23,7 @@ JSON = st.recursive(
 @given(JSON, JSON)
 @settings(max_examples=examples(200))
 def test_each_side_reads_as_its_own_content(before: Any, after: Any):
-    rows = side_by_side(before, after)
+    rows = align_changed_lines(before, after)
     if any(isinstance(row, int) for row in rows):
         return  # something is left out
     pairs = [row[:2] for row in rows if not isinstance(row, int)]
@@ -35,7 +35,7 @@ def test_each_side_reads_as_its_own_content(before: Any, after: Any):
 def test_equal_parts_are_opposite_each_other_and_long_ones_are_left_out():
     before = {"a": list(range(20)), "name": "fern", "wanted": 18}
     after = {"a": list(range(20)), "extra": True, "name": "fern", "wanted": 24}
-    assert side_by_side(before, after) == [
+    assert align_changed_lines(before, after) == [
         20,
         ("    18,", "    18,", False),
         ("    19", "    19", False),
@@ -48,6 +48,6 @@ def test_equal_parts_are_opposite_each_other_and_long_ones_are_left_out():
 
 
 def test_very_long_contents_are_told_only_in_part():
-    rows = side_by_side({str(n): n for n in range(5_000)}, {str(n): n + 1 for n in range(5_000)})
+    rows = align_changed_lines({str(n): n for n in range(5_000)}, {str(n): n + 1 for n in range(5_000)})
     assert len(rows) <= MAX_ROWS + 2
     assert isinstance(rows[-1], int)

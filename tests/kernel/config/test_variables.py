@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from defserve.base.secret_references import SecretReader
-from defserve.kernel.config.entries import Hidden, ServerLaunch, UnsetVariable, fill, unset_in
+from defserve.kernel.config.entries import Hidden, ServerLaunch, UnsetVariable, expand_variables, list_unset_variables
 from tests.rows import for_each_row
 
 ENVIRON = {"A": "alpha", "EMPTY": ""}
@@ -34,23 +34,23 @@ ENVIRON = {"A": "alpha", "EMPTY": ""}
 )
 @pytest.mark.req("MGP-15.2f")
 def test_variables_are_filled_in_anywhere(text: str, filled: str) -> None:
-    assert fill(text, ENVIRON) == filled
+    assert expand_variables(text, ENVIRON) == filled
 
 
 def test_an_unset_variable_is_named() -> None:
     with pytest.raises(UnsetVariable, match="the variable B is not set") as caught:
-        fill("${A}${B}", ENVIRON)
+        expand_variables("${A}${B}", ENVIRON)
     assert caught.value.variable == "B"
-    assert unset_in(["${B}", "${C:-x}", "$${D}", "${A}"], ENVIRON) == ["B"]
+    assert list_unset_variables(["${B}", "${C:-x}", "$${D}", "${A}"], ENVIRON) == ["B"]
 
 
 def test_secrets_that_stand_elsewhere_are_filled_in(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("${A} ${command:false}\n")
     secrets = SecretReader(run=lambda words: " ".join(words[1:]).encode())
     text = f"${{A}} ${{file:{tmp_path}/token}} ${{command:echo one 'two three'}} $${{file:/x}}"
-    assert fill(text, ENVIRON, secrets) == "alpha ${A} ${command:false} one two three ${file:/x}"
+    assert expand_variables(text, ENVIRON, secrets) == "alpha ${A} ${command:false} one two three ${file:/x}"
     # Without a reader, nothing is read and nothing is run.
-    assert fill("${A} ${command:false}", ENVIRON) == "alpha ${command:false}"
+    assert expand_variables("${A} ${command:false}", ENVIRON) == "alpha ${command:false}"
 
 
 def test_the_value_of_a_variable_names_no_program() -> None:
@@ -58,7 +58,7 @@ def test_the_value_of_a_variable_names_no_program() -> None:
         raise AssertionError(words)
 
     environ = {"A": "${command:touch x}"}
-    assert fill("${A}", environ, SecretReader(run=run)) == "${command:touch x}"
+    assert expand_variables("${A}", environ, SecretReader(run=run)) == "${command:touch x}"
 
 
 def test_a_secret_that_was_read_is_hidden_and_the_one_before_it_too(tmp_path: Path) -> None:

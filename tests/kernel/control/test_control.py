@@ -24,7 +24,7 @@ from defserve.kernel.control import (
     ask_kernel,
     ask_kernel_async,
     find_socket_paths,
-    locate_kernel,
+    locate_running_kernel_file,
     make_socket_path,
     open_control_socket,
 )
@@ -126,12 +126,12 @@ async def test_a_kernel_is_found_though_its_file_is_gone(config: Path, monkeypat
     async with open_control_socket(config, FakeKernel()):
         os.unlink(config)
         for given in (None, "mgp.toml", str(config)):
-            assert await asyncio.to_thread(locate_kernel, given) == config
-        assert await asyncio.to_thread(locate_kernel, None, {"MGP_CONFIG_PATH": str(config)}) == config
+            assert await asyncio.to_thread(locate_running_kernel_file, given) == config
+        assert await asyncio.to_thread(locate_running_kernel_file, None, {"MGP_CONFIG_PATH": str(config)}) == config
         assert await asyncio.to_thread(asked, config, verb="status") == [{"pid": os.getpid()}]
     for given in (None, "mgp.toml"):
         with pytest.raises(UsageError):
-            locate_kernel(given)
+            locate_running_kernel_file(given)
 
 
 async def test_a_refusal_arrives_with_its_fix(config: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from defserve.cli.commands.kernel import main
 from defserve.cli.kernel_actions import SHOWN_BY
 from defserve.errors import UsageError
-from defserve.inspector.kernels import KernelControl, list_buttons
+from defserve.inspector.kernels import KernelOverSocket, list_verb_buttons
 from defserve.kernel.control import (
     KERNEL_VERBS,
     VERB_GROUPS,
@@ -65,8 +65,8 @@ async def test_a_verb_that_is_added_to_the_table_works_everywhere(
             await asyncio.to_thread(lambda: list(ask_kernel(config, request | {"times": "2"})))
         assert await asyncio.to_thread(main, ["greet", "a", "--loud", "--config", str(config)]) == 0
         assert json.loads(capsys.readouterr().out) == {"hello": "A"}
-        assert "greet" in KernelControl(config).verbs
-        assert await KernelControl(config).run_verb(*parse_verb_request(request | {"times": 1})) == [{"hello": "a"}]
+        assert "greet" in KernelOverSocket(config).verbs
+        assert await KernelOverSocket(config).run_verb(*parse_verb_request(request | {"times": 1})) == [{"hello": "a"}]
 
 
 def test_its_help_comes_from_its_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,4 +91,4 @@ def test_rows_are_made_as_the_command_line_needs_them() -> None:
 
 
 def test_the_inspector_offers_what_its_buttons_do_and_no_verb_that_changes_rights() -> None:
-    assert list_buttons() == ["restart", "start", "stop", "reload", "pins accept", "greet"]
+    assert list_verb_buttons() == ["restart", "start", "stop", "reload", "pins accept", "greet"]

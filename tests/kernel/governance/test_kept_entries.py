@@ -119,5 +119,5 @@ def test_a_decision_about_a_permission_that_cannot_be_read_denies_it(tmp_path: P
     kept = {"version": 1, "pins": {}, "access": {}, "permissions": {"a": needs}}
     (tmp_path / "mgp.state.json").write_text(json.dumps(kept))
     kernel = Kernel.load(tmp_path / "mgp.toml")
-    found = kernel.governance.permissions.decide_for_server("a", None, [*needs, "memory.write"])
+    found = kernel.governance.permissions.list_statuses_for_server("a", None, [*needs, "memory.write"])
     assert [one.decision for one in found.values()] == ["denied", "denied", "approved", "approved"]

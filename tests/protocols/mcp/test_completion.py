@@ -178,7 +178,7 @@ async def test_a_completion_gets_its_default_or_none_for_what_is_not_filled_in()
         assert (await client.complete("route", argument="to", value=""))["values"] == ["None True"]
 
 
-# Functions of channels get what their section has validated (`ChannelFunction.validated`), or values of our own.
+# Functions of channels get what their section has validated (`ChannelVerbFunction.validated`), or values of our own.
 TRUSTED = "protocols/mcpl/channels/"
 
 

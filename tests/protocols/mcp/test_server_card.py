@@ -17,11 +17,11 @@ from defserve.protocols.mcp.server_card import (
     CARD_SCHEMA,
     PackageMetadata,
     ServerProfile,
-    describe_running_server,
     make_ai_catalog,
     make_card_name,
-    make_profile,
+    make_running_server_profile,
     make_server_card,
+    make_server_profile,
 )
 from defserve.server.page import make_page_content
 from defserve.tooling.packaging import project_documents
@@ -56,7 +56,7 @@ def card_problems(card: dict[str, Any] | None) -> list[str]:
 
 
 def made(info: dict[str, Any] | None = None, package: PackageMetadata | None = PACKAGE) -> ServerProfile:
-    return make_profile(INFO if info is None else info, package).at_address(ADDRESS)
+    return make_server_profile(INFO if info is None else info, package).at_address(ADDRESS)
 
 
 def test_every_document_says_the_same_of_a_server() -> None:
@@ -75,7 +75,7 @@ def test_every_document_says_the_same_of_a_server() -> None:
     assert manifest["repository"]["url"] == card["repository"]["url"] == REPOSITORY
     assert manifest["icon"] == card["icons"][0]["src"]
     for document, schema in ((server_json, "server"), (manifest, "manifest")):
-        assert list(project_documents.schema_problems(document, schema)) == []
+        assert list(project_documents.iter_document_schema_problems(document, schema)) == []
     (entry,) = make_ai_catalog(made(), f"{ADDRESS}/server-card")["entries"]
     assert entry["identifier"] == "urn:air:ann.github.io:mcp:weather-mcp"
 
@@ -156,8 +156,8 @@ def test_a_server_of_a_package_has_its_registry_name_and_repository(
     of_package, of_other = (Server("weather", version).identity for version in ("1.2.0", "9.9"))
     for identity in (of_package, of_other):
         monkeypatch.setattr(identity, "_distribution", "weather_mcp.server")
-    profile = describe_running_server(of_package)
+    profile = make_running_server_profile(of_package)
     assert (profile.name, profile.description) == ("io.github.ann/weather-mcp", "The weather")
     assert profile.repository == {"url": REPOSITORY, "source": "github"}
     # A server that tells another version is not what the package has.
-    assert describe_running_server(of_other).name == ""
+    assert make_running_server_profile(of_other).name == ""

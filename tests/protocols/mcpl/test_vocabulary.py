@@ -28,12 +28,12 @@ def test_every_use_is_named_in_words_that_hosts_know():
 
 @for_each_row("name", OLD_NAMES)
 def test_every_name_of_0_4_stays_itself(name: str):
-    assert MCPL_04.spell_uses([name]) == [name]
+    assert MCPL_04.translate_uses([name]) == [name]
 
 
 @for_each_row("path", draft_05.PATHS)
 def test_every_path_of_0_5_stays_itself(path: str):
-    assert path in MCPL_05.spell_uses([path])
+    assert path in MCPL_05.translate_uses([path])
 
 
 def test_every_gate_is_a_path():

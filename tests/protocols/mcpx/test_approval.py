@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from defserve.errors import UsageError
 from defserve.protocols.mcpx.envelope import GATEWAY_SENDER, Envelope
 from defserve.protocols.mcpx.proposals import ApprovalRules, Proposal
-from defserve.protocols.mcpx.topic import TopicView, format_topic_address
+from defserve.protocols.mcpx.topic import TopicView, remove_token_from_address
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-9")
@@ -115,7 +115,7 @@ def test_one_proposer_earns_nothing_for_another_nor_for_another_target():
 def heard_at(url: str, *, is_guest: bool = False, name: str = "agent") -> Proposal:
     """The proposal as a participant of the topic at this address hears it."""
     view = TopicView()
-    view.place = format_topic_address(url)
+    view.place = remove_token_from_address(url)
     shown: dict[str, Any] = {"id": name, "capabilities": [], **({} if is_guest else {"authenticated": True})}
     view.read_frame(Envelope("system/welcome", GATEWAY_SENDER, {"you": {"id": "me"}, "participants": [shown]}).encode())
     payload = {"method": "tools/call", "params": {"name": "write", "arguments": {"path": "/srv/notes/a.txt"}}}

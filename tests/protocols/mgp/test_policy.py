@@ -15,7 +15,7 @@ from defserve.client.targets import RemoteServer
 from defserve.errors import UsageError
 from defserve.protocols.mgp import policy as policies
 from defserve.protocols.mgp.policy import PolicyDecision, PolicyRequest, allow_call, refuse_call, require_confirmation
-from defserve.server.call_decision import examine_caller, explain_call
+from defserve.server.call_decision import explain_call, resolve_named_caller
 from tests.at_address import at_address
 from tests.raw import ERAS, HANDSHAKE, raw
 from tests.rows import for_each_row
@@ -192,7 +192,7 @@ WHY: list[tuple[Json | None, str, str, bool]] = [
 @for_each_row(("arguments", "outcome", "sentence", "would_run"), WHY)
 async def test_why_tells_what_the_policy_decides(arguments: Json | None, outcome: str, sentence: str, would_run: bool):
     server, kept, run = make_shop(decide)
-    decision = await explain_call(server, await examine_caller(server, "pipe"), "refund", arguments)
+    decision = await explain_call(server, await resolve_named_caller(server, "pipe"), "refund", arguments)
     (step,) = [step for step in decision.steps if step.gate == "policy"]
     assert step.outcome == outcome and sentence in step.sentence
     assert decision.would_run is would_run and run == kept.events == []

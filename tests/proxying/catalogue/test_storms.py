@@ -32,12 +32,12 @@ async def test_reading_lists_again_and_again_leaves_most_of_the_time_to_others()
             done = time.thread_time() + COST
             while time.thread_time() < done:
                 pass
-            catalogue.refresh_soon(channel, ("tools",))
+            catalogue.schedule_list_refresh(channel, ("tools",))
             asked.append((began, time.monotonic()))
             return {"tools": [{"name": f"t{len(asked)}", "inputSchema": {"type": "object"}}]}
 
     channel: Any = Conversation()
-    catalogue.refresh_soon(channel, ("tools",))
+    catalogue.schedule_list_refresh(channel, ("tools",))
     await until(lambda: len(asked) == 3)
     catalogue.stop_refreshing()
     rests = [began - ended for (_, ended), (began, _) in pairwise(asked)]

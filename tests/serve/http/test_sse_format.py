@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.serve.http.exchange import HEADERS, KEEP_ALIVE, format_sse_event
+from defserve.serve.http.exchange import HEADERS, SSE_KEEP_ALIVE_COMMENT, format_sse_event
 from tests.rows import for_each_row
 
 
@@ -63,8 +63,8 @@ def test_an_id_or_a_name_that_would_end_its_line_is_refused(text: str):
 
 
 def test_a_comment_is_skipped_by_readers_whatever_it_says():
-    assert KEEP_ALIVE == b": keep-alive\n\n"
-    assert parsed(KEEP_ALIVE + format_sse_event(b"{}") + KEEP_ALIVE) == [{"data": b"{}"}]
+    assert SSE_KEEP_ALIVE_COMMENT == b": keep-alive\n\n"
+    assert parsed(SSE_KEEP_ALIVE_COMMENT + format_sse_event(b"{}") + SSE_KEEP_ALIVE_COMMENT) == [{"data": b"{}"}]
 
 
 def test_proxies_are_told_to_pass_everything_on_at_once():

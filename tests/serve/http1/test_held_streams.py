@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from defserve import Limits, Server
-from defserve.serve.http.streams import SilentStreams
+from defserve.serve.http.streams import StreamKeepAliveTimer
 from tests.listening import Listening, listening, request
 from tests.raw import HANDSHAKE, turns, until
 
@@ -140,7 +140,7 @@ async def test_a_client_that_closed_its_side_is_written_to_until_it_is_known_to_
 
 
 class FakeStream:
-    def __init__(self, silent: SilentStreams) -> None:
+    def __init__(self, silent: StreamKeepAliveTimer) -> None:
         self.silent, self.signs = silent, 0
 
     def send_sign_of_life(self) -> None:
@@ -149,7 +149,7 @@ class FakeStream:
 
 
 async def test_one_timer_sends_signs_of_life_to_all_silent_streams():
-    silent = SilentStreams(0.01)
+    silent = StreamKeepAliveTimer(0.01)
     streams = [FakeStream(silent) for _ in range(1_000)]
     for stream in streams:
         silent.note_write(stream)  # type: ignore[arg-type]

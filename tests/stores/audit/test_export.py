@@ -30,7 +30,7 @@ from defserve.stores.audit.export import (
     ExportRefused,
     make_collector,
 )
-from defserve.stores.audit.log_file import MAX_PAGE_BYTES, MAX_PAGE_EVENTS, AuditLog, AuditPage, LogReader
+from defserve.stores.audit.log_file import MAX_PAGE_BYTES, MAX_PAGE_EVENTS, AuditLog, AuditLogReader, AuditPage
 from defserve.stores.identity import ServerIdentity, ServerStore
 from defserve.stores.store import MemoryStore
 from tests.collector import Collector, Refusal, read_attributes, running_collector
@@ -77,7 +77,7 @@ class Exporting:
     def __init__(self, path: Path, collector: Collector, store: MemoryStore | None = None, **options: Any) -> None:
         self.waits: list[float] = []
         self.largest = 0
-        self._reader = LogReader(path, AuditKeys(KEY))
+        self._reader = AuditLogReader(path, AuditKeys(KEY))
         self.store = store or MemoryStore()
         position = ExportPosition(ServerStore(self.store, SHOP), path.name, collector.url)
         send = make_collector(collector.url).send
@@ -282,7 +282,7 @@ async def test_nothing_is_lost_while_the_collector_is_away_by_the_clock_and_memo
 
 def count_records(path: Path) -> int:
     """The number of the last record."""
-    reader, page = LogReader(path, AuditKeys(KEY)), AuditPage([], 1, True)
+    reader, page = AuditLogReader(path, AuditKeys(KEY)), AuditPage([], 1, True)
     while page.has_more:
         page = reader.read_page(page.next_seq, None, MAX_PAGE_EVENTS)
     return page.next_seq - 1
@@ -347,7 +347,7 @@ async def test_a_log_that_is_shorter_than_what_was_sent_is_another_log(tmp_path:
     again = Exporting(tmp_path / "audit.log", collector, first.store)
     with pytest.raises(UsageError, match="another log"):
         await again.export.export_available()
-    await again.export.start_at(1)
+    await again.export.restart_from_record(1)
     assert await again.export.export_available() == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from defserve.errors import UsageError
 from defserve.stores.audit.chain import AuditReport
 from defserve.stores.audit.log_file import AUDIT_KEY_VARIABLE, AuditLog, load_audit_key, verify_audit_log
-from defserve.stores.files import get_config_path
+from defserve.stores.files import get_user_file_path
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +29,9 @@ def test_the_first_use_makes_a_private_key_that_stays():
     assert len(key) >= 32
     assert load_audit_key() == load_audit_key(make=True) == key
     if os.name == "posix":
-        assert stat.S_IMODE(get_config_path("audit.key").stat().st_mode) == 0o600
-        assert stat.S_IMODE(get_config_path("audit.key").parent.stat().st_mode) == 0o700
-    assert [file.name for file in get_config_path("audit.key").parent.iterdir()] == ["audit.key"]
+        assert stat.S_IMODE(get_user_file_path("audit.key").stat().st_mode) == 0o600
+        assert stat.S_IMODE(get_user_file_path("audit.key").parent.stat().st_mode) == 0o700
+    assert [file.name for file in get_user_file_path("audit.key").parent.iterdir()] == ["audit.key"]
 
 
 def test_the_variable_goes_before_the_users_own_file_and_a_named_file_before_both(
@@ -62,7 +62,7 @@ def test_a_log_finds_its_key_by_itself(tmp_path: Path):
     with AuditLog(path) as log:
         log.append({"n": 1})
     assert verify_audit_log(path, load_audit_key()) == AuditReport(True, 1)
-    assert get_config_path("audit.key").parent != path.parent
+    assert get_user_file_path("audit.key").parent != path.parent
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX modes")

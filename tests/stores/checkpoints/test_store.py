@@ -588,13 +588,13 @@ def test_a_content_leads_to_the_latest_proved_checkpoint_until_that_is_pruned(st
         await commit(trees, {"n": 2})
         again = (await commit(trees, {"n": 1})).checkpoint
         for content, id in (({"n": 1}, again.id), ({"n": 3}, None)):
-            held = await trees.find_proved(KEY, canonical(content))
+            held = await trees.find_proved_checkpoint(KEY, canonical(content))
             assert (held.parent if held is not None else None) == id
         brought = await trees.commit(await trees.adopt_content(KEY, {"n": 9}), {"n": 3}, branch=True)
-        assert not brought.checkpoint.proved and await trees.find_proved(KEY, canonical({"n": 3})) is None
+        assert not brought.checkpoint.proved and await trees.find_proved_checkpoint(KEY, canonical({"n": 3})) is None
         assert await trees.prune(KEY, Retention(keep=1)) == 3
         assert [name async for name, _ in store.scan(KEY.space) if not is_checkpoint_id(name)] == [TREE]
-        assert await trees.find_proved(KEY, canonical({"n": 1})) is None and first.proved
+        assert await trees.find_proved_checkpoint(KEY, canonical({"n": 1})) is None and first.proved
 
     run(story())
 

@@ -114,7 +114,7 @@ async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: Sh
 
 async def test_mail_that_was_read_does_not_stay_in_redis(redis: Any, link: SharedStoreLink):
     received: list[bytes] = []
-    link.set_receiver("letter", lambda fields, id: received.append(fields["d"]))
+    link.add_receiver("letter", lambda fields, id: received.append(fields["d"]))
     for number in range(5):
         redis.xadd(f"p:server:name=notes:shared:mail:{link.worker}", {"t": "letter", "d": str(number)})
     await until(lambda: len(received) == 5)
@@ -163,7 +163,7 @@ async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, l
     async def caught_up() -> None:
         happened.append("tables")
 
-    link.set_receiver("x", lambda fields, id: happened.append(fields["d"].decode()))
+    link.add_receiver("x", lambda fields, id: happened.append(fields["d"].decode()))
     link.news_lost.append(lambda: happened.append("lost"))
     link.caught_up.append(caught_up)
     for text in ("a", "ä"):
@@ -196,7 +196,7 @@ async def test_news_is_settled_when_receivers_are_done_with_it(redis: Any, link:
         began.set()
         await end.wait()
 
-    link.set_receiver("slow", receive)
+    link.add_receiver("slow", receive)
     before = link.last_read_update_id
     link.publish_update("t", "slow")
     await began.wait()
@@ -216,7 +216,7 @@ async def test_news_and_mail_whose_reply_was_lost_are_not_sent_twice(
         raise StoreUnavailable("The store cannot be reached")
 
     received: list[bytes] = []
-    link.set_receiver("x", lambda fields, id: received.append(fields["d"]))
+    link.add_receiver("x", lambda fields, id: received.append(fields["d"]))
     monkeypatch.setattr(link._writes, "_send", lose_the_reply)
     link.publish_update("t", "x", "d", "first")
     link.queue_script_once(lua_scripts.SEND_MAIL, link.worker, "t", "x", "d", "second")
@@ -270,7 +270,7 @@ async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
         assert link.publish_update("t", "x", "d", "first") and await link.wait_until_written(20)
         raise StoreUnavailable("The store cannot be reached")
 
-    late.set_receiver("x", lambda fields, id: received.append(fields["d"]))
+    late.add_receiver("x", lambda fields, id: received.append(fields["d"]))
     monkeypatch.setattr(late, "_read_streams", fail_once)
     await late.start()
     await until(lambda: received == [b"first"])
@@ -279,7 +279,7 @@ async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
 
 async def read_everywhere(redis: Any, link: SharedStoreLink, received: list[bytes]) -> None:
     """Have the link read one entry of each of its streams, so that it goes on from there."""
-    link.set_receiver("x", lambda fields, id: received.append(fields["d"]))
+    link.add_receiver("x", lambda fields, id: received.append(fields["d"]))
     await link.run_script(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", "news")
     await link.run_script(lua_scripts.SEND_MAIL, "", "", link.worker, "t", "x", "d", "mail")
     await link.run_script(lua_scripts.SEND_SIGNAL, "t", "x", "d", "signal")

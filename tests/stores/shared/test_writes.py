@@ -25,7 +25,7 @@ async def link(redis: Any) -> Any:
 
 async def test_a_redis_that_forgot_some_scripts_takes_what_was_written_in_its_order(redis: Any, link: SharedStoreLink):
     received: list[bytes] = []
-    link.set_receiver("x", lambda fields, id: received.append(fields["d"]))
+    link.add_receiver("x", lambda fields, id: received.append(fields["d"]))
     for turn in range(2):
         link.publish_update("t", "x", "d", f"news {turn}")
         link.queue_script_once(lua_scripts.SEND_MAIL, link.worker, "t", "x", "d", f"mail {turn}")

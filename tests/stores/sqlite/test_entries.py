@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.stores.sqlite import MIGRATIONS
-from defserve.stores.sqlite_entries import RequestedEntries, apply_changes, find_entries, map_values
+from defserve.stores.sqlite_entries import RequestedEntries, apply_changes, find_entries, map_rows_to_values
 from defserve.stores.store import MemoryStore, StoreChange
 
 NOW = 1_000.0
@@ -69,15 +69,17 @@ def test_any_number_is_made_and_found(connection: sqlite3.Connection, count: int
         == [True] * count
     )
     places = [(f"s{n}", "a") for n in range(count)]
-    assert map_values(find_entries(connection, places, NOW)) == {place: b"%d" % n for n, place in enumerate(places)}
+    assert map_rows_to_values(find_entries(connection, places, NOW)) == {
+        place: b"%d" % n for n, place in enumerate(places)
+    }
 
 
 def test_each_is_told_of_what_it_wanted():
     found = {("s", "a"): b"1", ("t", "a"): b"2", ("t", "b"): b"3"}
-    assert RequestedEntries("t", ["b", "a", "z"]).select_values(found) == {"a": b"2", "b": b"3"}
+    assert RequestedEntries("t", ["b", "a", "z"]).pick_requested_values(found) == {"a": b"2", "b": b"3"}
 
 
 def test_what_was_forgotten_does_not_come_back_with_the_next_of_its_space(connection: sqlite3.Connection):
     apply_changes(connection, [StoreChange("s", put={"old": b"1"}, ttl=10)], NOW)
     apply_changes(connection, [StoreChange("s", put={"new": b"2"}, expect={"old": None}, ttl=10)], NOW + 11)
-    assert map_values(find_entries(connection, [("s", "old"), ("s", "new")], NOW + 12)) == {("s", "new"): b"2"}
+    assert map_rows_to_values(find_entries(connection, [("s", "old"), ("s", "new")], NOW + 12)) == {("s", "new"): b"2"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.client.known_clients import KNOWN_CLIENTS, LaunchCommand, find_client
+from defserve.client.known_clients import KNOWN_CLIENTS, LaunchCommand, find_known_client
 from defserve.errors import UsageError
 from defserve.tooling import client_settings
 from tests.rows import for_each_row
@@ -117,18 +117,18 @@ AT = {"url": "https://example.com/mcp", "headers": {"A": "b"}}
     ],
 )
 def test_each_client_is_spoken_to_in_its_words(name: str, started: object, remote: object) -> None:
-    assert find_client(name).entry(STARTED) == started
-    assert find_client(name).entry(REMOTE) == remote
+    assert find_known_client(name).entry(STARTED) == started
+    assert find_known_client(name).entry(REMOTE) == remote
 
 
 def test_a_websocket_is_called_ws() -> None:
-    assert find_client("claude-code").entry(LaunchCommand(url="wss://x/mcp"))["type"] == "ws"
+    assert find_known_client("claude-code").entry(LaunchCommand(url="wss://x/mcp"))["type"] == "ws"
 
 
 def test_claude_desktop_only_starts_commands() -> None:
-    assert find_client("claude-desktop").entry(STARTED) == PLAIN
+    assert find_known_client("claude-desktop").entry(STARTED) == PLAIN
     with pytest.raises(UsageError, match="only starts commands"):
-        find_client("claude-desktop").entry(REMOTE)
+        find_known_client("claude-desktop").entry(REMOTE)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_each_client_has_its_place(
     monkeypatch.setenv("APPDATA", "/R")
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.delenv("CODEX_HOME", raising=False)
-    found = find_client(name).path(scope, Path("/P"))  # pyright: ignore[reportArgumentType]
+    found = find_known_client(name).path(scope, Path("/P"))  # pyright: ignore[reportArgumentType]
     assert found.as_posix() == f"/{path}"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.tooling.evals.dialects import DIALECTS, ModelRequest, PersonSays, make_name_map
+from defserve.tooling.evals.dialects import DIALECTS, ModelRequest, PersonMessage, make_name_map
 from defserve.tooling.evals.endpoint import (
     EndpointFailure,
     EndpointRefusal,
@@ -21,7 +21,7 @@ from defserve.tooling.evals.endpoint import (
     ModelName,
     parse_model,
     parse_retry_seconds,
-    resolve_address,
+    resolve_model_address,
 )
 from defserve.tooling.evals.judging import ModelAnswer
 from tests.tooling.evals.conftest import Shelf
@@ -45,7 +45,7 @@ def ask(replies: list[Reply], timeout: float = 5.0) -> tuple[ModelAnswer, list[f
     async def run(url: str) -> ModelAnswer:
         address = ModelAddress(f"{url}/v1/chat/completions")
         async with ModelEndpoint(DIALECTS["chat"], address, timeout=timeout, wait=wait) as endpoint:
-            return await endpoint.ask(ModelRequest("m", "", (PersonSays("Hello"),), ()))
+            return await endpoint.ask(ModelRequest("m", "", (PersonMessage("Hello"),), ()))
 
     with scripted_endpoint(lambda asked: left.pop(0)) as scripted:
         return asyncio.run(run(scripted.url)), waits
@@ -124,7 +124,7 @@ def test_an_endpoint_that_hangs_is_left() -> None:
             await asyncio.sleep(0)
 
         async with ModelEndpoint(DIALECTS["chat"], address, timeout=0.05, wait=wait) as endpoint:
-            await endpoint.ask(ModelRequest("m", "", (PersonSays("Hello"),), ()))
+            await endpoint.ask(ModelRequest("m", "", (PersonMessage("Hello"),), ()))
 
     with scripted_endpoint(hang) as scripted:
         try:
@@ -182,7 +182,7 @@ def test_a_connection_that_fails_later_is_tried_again() -> None:
 
         address = ModelAddress(f"{url}/v1/chat/completions")
         async with ModelEndpoint(DIALECTS["chat"], address, wait=wait) as endpoint:
-            request = ModelRequest("m", "", (PersonSays("Hello"),), ())
+            request = ModelRequest("m", "", (PersonMessage("Hello"),), ())
             await endpoint.ask(request)
             await asyncio.to_thread(stop)
             with pytest.raises(EndpointFailure):
@@ -212,24 +212,24 @@ HOME = {"OPENAI_API_KEY": "sk-vendor", "ANTHROPIC_API_KEY": "sk-other", "LOCAL":
 
 def test_a_vendors_key_goes_only_to_its_host() -> None:
     chat = ModelName("chat", "m")
-    assert resolve_address(chat, None, None, HOME).key == "sk-vendor"
-    assert resolve_address(chat, "https://evil.example", None, HOME).key is None
-    assert resolve_address(chat, "http://127.0.0.1:8080/v1", None, HOME).key is None
-    assert resolve_address(chat, "http://127.0.0.1:8080", "LOCAL", HOME).key == "abcd"
+    assert resolve_model_address(chat, None, None, HOME).key == "sk-vendor"
+    assert resolve_model_address(chat, "https://evil.example", None, HOME).key is None
+    assert resolve_model_address(chat, "http://127.0.0.1:8080/v1", None, HOME).key is None
+    assert resolve_model_address(chat, "http://127.0.0.1:8080", "LOCAL", HOME).key == "abcd"
 
 
 def test_no_key_goes_over_plain_http_but_to_this_machine() -> None:
     with pytest.raises(UsageError, match="plain text"):
-        resolve_address(ModelName("chat", "m"), "http://models.example", "LOCAL", HOME)
+        resolve_model_address(ModelName("chat", "m"), "http://models.example", "LOCAL", HOME)
     with pytest.raises(UsageError, match="plain text"):
-        resolve_address(ModelName("chat", "m"), "http://api.openai.com", "OPENAI_API_KEY", HOME)
+        resolve_model_address(ModelName("chat", "m"), "http://api.openai.com", "OPENAI_API_KEY", HOME)
 
 
 def test_a_missing_key_is_named() -> None:
     with pytest.raises(UsageError, match="OPENAI_API_KEY"):
-        resolve_address(ModelName("responses", "m"), None, None, {})
+        resolve_model_address(ModelName("responses", "m"), None, None, {})
     with pytest.raises(UsageError, match="NOPE"):
-        resolve_address(ModelName("ollama", "m"), None, "NOPE", {})
+        resolve_model_address(ModelName("ollama", "m"), None, "NOPE", {})
 
 
 @pytest.mark.parametrize("text", ["qwen3", "olama:qwen3", "chat:", ""])
@@ -249,5 +249,5 @@ def test_names_are_mapped_one_to_one() -> None:
 
 def test_no_temperature_or_tool_choice_is_sent_unless_asked_for() -> None:
     for dialect in DIALECTS.values():
-        body: dict[str, Any] = dialect.make_body(ModelRequest("m", "", (PersonSays("Hello"),), ()))
+        body: dict[str, Any] = dialect.make_body(ModelRequest("m", "", (PersonMessage("Hello"),), ()))
         assert not {"temperature", "tool_choice", "top_p"} & body.keys()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.tooling.evals.cases import check_suite, parse_suite
+from defserve.tooling.evals.cases import collect_suite_warnings, parse_suite
 from defserve.tooling.evals.judging import (
     MISSING,
     Judgement,
@@ -168,7 +168,7 @@ def test_a_wrong_suite_is_refused_with_what_is_wrong(text: str, problem: str) ->
 def test_names_are_checked_before_any_request(expect: str, problem: str) -> None:
     suite = parse_suite(f"cases: [{{name: a, prompt: b, expect: {expect}}}]", Path("s.eval.yaml"))
     with pytest.raises(UsageError, match=problem):
-        check_suite(suite, TOOLS)
+        collect_suite_warnings(suite, TOOLS)
 
 
 def test_yaml_words_stay_texts() -> None:
@@ -201,4 +201,4 @@ def test_messages_that_are_no_list_are_an_error(messages: str) -> None:
 def test_a_prompt_that_names_the_tool_is_a_warning() -> None:
     tools = {"find_books": {"name": "find_books"}}
     suite = parse_suite("cases: [{name: a, prompt: Use find_books, expect: find_books}]", Path("s.eval.yaml"))
-    assert "the prompt names the tool find_books" in check_suite(suite, tools)[0]
+    assert "the prompt names the tool find_books" in collect_suite_warnings(suite, tools)[0]

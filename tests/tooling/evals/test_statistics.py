@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from defserve.tooling.evals.judging import (
-    FRESH_RUNS,
+    FRESH_RUNS_PER_SUSPECT,
     FreshTallies,
     Tally,
     compute_bootstrap_interval,
@@ -87,7 +87,9 @@ async def _is_alarm(rates: list[float], later: list[float], draw: Random) -> boo
         return Tally(sum(draw.random() < rate for _ in range(runs)), runs)
 
     async def run_fresh(name: str) -> FreshTallies:
-        return FreshTallies(sample(rates[int(name)], FRESH_RUNS), sample(later[int(name)], FRESH_RUNS))
+        return FreshTallies(
+            sample(rates[int(name)], FRESH_RUNS_PER_SUSPECT), sample(later[int(name)], FRESH_RUNS_PER_SUSPECT)
+        )
 
     old = {str(at): sample(rate, RUNS) for at, rate in enumerate(rates)}
     new = {str(at): sample(rate, RUNS) for at, rate in enumerate(later)}

@@ -6,7 +6,7 @@ from typing import Any
 
 from defserve import Server
 from defserve.tooling.lint.definitions import ServerDefinitions, read_listed_definitions
-from defserve.tooling.lint.rules import LintComplaint, read_server_definitions, run_lint_rules
+from defserve.tooling.lint.rules import RuleFinding, read_server_definitions, run_lint_rules
 from defserve.tooling.listing import ServerListing, server_listing
 
 
@@ -29,5 +29,5 @@ def broken(found: ServerDefinitions) -> list[str]:
     return [complaint.rule for complaint in run_lint_rules(found)]
 
 
-def only(found: ServerDefinitions, rule: str) -> list[LintComplaint]:
+def only(found: ServerDefinitions, rule: str) -> list[RuleFinding]:
     return [complaint for complaint in run_lint_rules(found) if complaint.rule == rule]

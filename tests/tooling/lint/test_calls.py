@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from defserve.tooling.lint.definitions import problems, read_call
+from defserve.tooling.lint.definitions import parse_tool_call, problems
 from defserve.tooling.listing import server_listing
 from tests.export import shop
 from tests.rows import for_each_row
@@ -57,4 +57,4 @@ def test_a_schema_that_leads_nowhere_is_a_problem_of_every_call():
     ],
 )
 def test_a_call_is_read_as_it_is_written_down(value: Any, call: Any):
-    assert read_call(value) == call
+    assert parse_tool_call(value) == call

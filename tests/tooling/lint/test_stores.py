@@ -14,11 +14,11 @@ import pytest
 from defserve import Server, safe
 from defserve.tooling.lint.store_rules import (
     STORE_CHECKS,
-    STORES,
+    STORE_RULE_SETS,
     ProjectFile,
     Submission,
+    build_submission,
     find_store_problems,
-    read_submission,
 )
 from defserve.tooling.project_template import create_project, load_template_questions
 from tests.rows import for_each_row
@@ -39,7 +39,7 @@ def broken(submission: Submission, store: str) -> list[str]:
 
 def stores_that_refuse(rule: str, tool: dict[str, Any]) -> list[str]:
     submission = Submission(wire({**GOOD, **tool}))
-    return [store for store in STORES if rule in broken(submission, store)]
+    return [store for store in STORE_RULE_SETS if rule in broken(submission, store)]
 
 
 @for_each_row(
@@ -172,19 +172,19 @@ def test_a_marked_tool_with_a_title_says_all_that_stores_want():
         """Find things."""
         return text
 
-    submission = read_submission(read(server))
+    submission = build_submission(read(server))
     assert [rule for store in ("anthropic", "openai", "cowork") for rule in broken(submission, store)] == []
 
 
 def test_every_rule_belongs_to_a_store():
-    assert {rule for rules in STORES.values() for rule in rules} == STORE_CHECKS.keys()
+    assert {rule for rules in STORE_RULE_SETS.values() for rule in rules} == STORE_CHECKS.keys()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", list(load_template_questions().choices("body")))
 def test_every_template_passes_the_rules_of_every_store(body: str, tmp_path: Path):
     project = create_project({"project_name": "Corner Shop", "body": body}, tmp_path)
-    words = [word for store in STORES for word in ("--store", store)]
+    words = [word for store in STORE_RULE_SETS for word in ("--store", store)]
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "500", "PYTHONPATH": str(project.folder / "src")}
     command = [sys.executable, "-m", "defserve", "check", "-m", project.answers["package_name"], *words]
     ran = subprocess.run(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.tooling.client_settings import install_command
+from defserve.tooling.client_settings import format_install_command
 from defserve.tooling.packaging import package
 from defserve.tooling.packaging.package import (
     build,
@@ -24,7 +24,7 @@ from defserve.tooling.packaging.package import (
     find_unmet_requirements,
     parse_distribution_name,
 )
-from defserve.tooling.packaging.project_documents import normalize_name, read_project, read_wheel
+from defserve.tooling.packaging.project_documents import normalize_distribution_name, read_project, read_wheel
 from tests.rows import for_each_row
 
 
@@ -108,7 +108,7 @@ def test_where_that_fails_too_it_is_said_what_to_install(
     Builds(monkeypatch, isolated=1)
     with pytest.raises(UsageError, match="no network") as refused:
         build(read_project(project), tmp_path / "out")
-    assert refused.value.fix == install_command("wheel")
+    assert refused.value.fix == format_install_command("wheel")
 
 
 @pytest.mark.parametrize(
@@ -185,6 +185,6 @@ def test_a_build_deletes_files_of_this_very_project_only(project: Path, tmp_path
 
 @given(st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?", fullmatch=True))
 def test_a_file_named_by_the_rules_is_found_for_its_own_project_and_no_other(name: str) -> None:
-    escaped = normalize_name(name).replace("-", "_")
+    escaped = normalize_distribution_name(name).replace("-", "_")
     for file in (f"{escaped}-1.0-py3-none-any.whl", f"{escaped}-1.0.tar.gz"):
-        assert parse_distribution_name(file) == normalize_name(name)
+        assert parse_distribution_name(file) == normalize_distribution_name(name)

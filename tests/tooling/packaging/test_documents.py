@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from defserve.protocols.mcp.server_card import find_registry_name
+from defserve.protocols.mcp.server_card import find_registry_name_in_readme
 from defserve.tooling.packaging.project_documents import (
     Wheel,
-    check_server_version,
-    disagreements,
+    iter_document_disagreements,
+    iter_document_schema_problems,
+    iter_version_disagreements,
     make_manifest_json,
     make_server_json,
     read_project,
-    schema_problems,
 )
 from tests.rows import for_each_row
 from tests.tooling.packaging.projects import README
@@ -51,9 +51,9 @@ def test_what_is_made_fits_and_agrees(project: Path) -> None:
     found = read_project(project)
     made = make_server_json(found, WHEEL), make_manifest_json(found, WHEEL)
     assert [
-        *schema_problems(made[0], "server"),
-        *schema_problems(made[1], "manifest"),
-        *disagreements(*made, WHEEL),
+        *iter_document_schema_problems(made[0], "server"),
+        *iter_document_schema_problems(made[1], "manifest"),
+        *iter_document_disagreements(*made, WHEEL),
     ] == []
     assert made[0]["name"] == NAME
     assert made[0]["repository"] == {"url": "https://github.com/ann/weather-mcp", "source": "github"}
@@ -79,7 +79,7 @@ def test_everything_documented_is_allowed() -> None:
         repository={"url": "https://github.com/u/w", "source": "github", "id": "", "subfolder": ""},
         _meta={"io.modelcontextprotocol.registry/publisher-provided": {"a": 1}},
     )  # fmt: skip
-    assert list(schema_problems(whole, "server")) == []
+    assert list(iter_document_schema_problems(whole, "server")) == []
 
 
 @for_each_row(
@@ -100,14 +100,14 @@ def test_everything_documented_is_allowed() -> None:
     ],
 )
 def test_a_server_json_that_the_registry_would_refuse_is_found(members: dict[str, Any], where: str) -> None:
-    (problem,) = schema_problems(server(**members), "server")
+    (problem,) = iter_document_schema_problems(server(**members), "server")
     assert problem.problem.startswith("server.json: ") and where in problem.problem and problem.fix
 
 
 def test_a_readme_without_a_marker_is_the_only_problem(project: Path) -> None:
     bare = WHEEL._replace(readme="# Weather")
     made = make_server_json(read_project(project), bare)
-    (problem,) = [*schema_problems(made, "server"), *disagreements(made, manifest(), bare)]
+    (problem,) = [*iter_document_schema_problems(made, "server"), *iter_document_disagreements(made, manifest(), bare)]
     assert problem.problem.startswith("README: no marker")
     assert problem.fix == "put this line into the README: <!-- mcp-name: io.github.USER/NAME -->"
 
@@ -124,7 +124,7 @@ def test_a_readme_without_a_marker_is_the_only_problem(project: Path) -> None:
     ],
 )
 def test_a_manifest_that_clients_would_refuse_is_found(members: dict[str, Any], where: str) -> None:
-    (problem,) = schema_problems(manifest(**members), "manifest")
+    (problem,) = iter_document_schema_problems(manifest(**members), "manifest")
     assert problem.problem.startswith("manifest.json: ") and where in problem.problem and problem.fix
 
 
@@ -146,13 +146,13 @@ def test_a_manifest_that_clients_would_refuse_is_found(members: dict[str, Any], 
     ],
 )
 def test_what_does_not_agree_is_found(one: Any, other: Any, wheel: Any, said: str) -> None:
-    (problem,) = disagreements(server(**one), manifest(**other), WHEEL._replace(**wheel))
+    (problem,) = iter_document_disagreements(server(**one), manifest(**other), WHEEL._replace(**wheel))
     assert said in str(problem) and problem.fix
 
 
 def test_a_server_that_tells_another_version_than_its_wheel_is_found() -> None:
-    assert list(check_server_version("1.2.0", WHEEL)) == []
-    (problem,) = check_server_version("1.0.0", WHEEL)
+    assert list(iter_version_disagreements("1.2.0", WHEEL)) == []
+    (problem,) = iter_version_disagreements("1.0.0", WHEEL)
     assert problem.problem == "the server says that its version is '1.0.0', but the wheel has '1.2.0'"
     assert problem.fix.startswith("leave the version out of Server(")
 
@@ -168,4 +168,4 @@ def test_a_server_that_tells_another_version_than_its_wheel_is_found() -> None:
     ],
 )
 def test_the_marker_is_read_as_the_registry_reads_it(readme: str, name: str | None) -> None:
-    assert find_registry_name(readme) == name
+    assert find_registry_name_in_readme(readme) == name

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.tooling.packaging.privacy import refuse_private
+from defserve.tooling.packaging.privacy import reject_private_files
 from tests.tooling.packaging.projects import write
 
 TOKEN = "ghp_" + "a1B2" * 9
@@ -45,7 +45,7 @@ def sdist(folder: Path, files: Mapping[str, str], links: Mapping[str, str] | Non
 
 def refused(folder: Path, *artefacts: Path, allowed: tuple[str, ...] = ()) -> str:
     with pytest.raises(UsageError) as caught:
-        refuse_private(folder, artefacts, allowed)
+        reject_private_files(folder, artefacts, allowed)
     assert not any(artefact.exists() for artefact in artefacts)
     return str(caught.value)
 
@@ -65,7 +65,7 @@ def test_a_private_file_in_an_archive_inside_is_found(tmp_path: Path):
 
 
 def test_a_broken_archive_inside_is_no_obstacle(tmp_path: Path):
-    refuse_private(
+    reject_private_files(
         tmp_path, [wheel(tmp_path / "out", {"pkg/broken.zip": b"PK\3\4 no", "pkg/broken.tar.gz": b"\x1f\x8b"})], []
     )
 
@@ -106,7 +106,7 @@ def test_an_exception_holds_for_its_file_alone(tmp_path: Path):
     files = {"tests/ca.pem": "x", "ca.pem": "x"}
     said = refused(tmp_path, sdist(tmp_path / "out", files), allowed=("tests/ca.pem",))
     assert "  ca.pem" in said and "tests/ca.pem" not in said
-    refuse_private(tmp_path, [sdist(tmp_path / "out", files)], ["./tests/*.pem", "ca.pem"])
+    reject_private_files(tmp_path, [sdist(tmp_path / "out", files)], ["./tests/*.pem", "ca.pem"])
 
 
 def test_a_document_that_is_published_is_looked_at_too(tmp_path: Path):
@@ -118,4 +118,4 @@ def test_a_document_that_is_published_is_looked_at_too(tmp_path: Path):
 def test_files_that_are_the_same_by_chance_are_no_copies(tmp_path: Path):
     write(tmp_path / "project", {".env": "\n", ".vscode/settings.json": "{}\n\n\n", "keys.json": "{}"})
     made = wheel(tmp_path / "out", {"pkg/a.txt": "\n", "pkg/b.json": "{}\n\n\n", "pkg/c.json": "{}"})
-    refuse_private(tmp_path / "project", [made], [])
+    reject_private_files(tmp_path / "project", [made], [])

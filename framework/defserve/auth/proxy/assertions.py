@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from defserve.auth.bearer_tokens import TokenRefused
-from defserve.auth.dpop import thumbprint_of
+from defserve.auth.dpop import compute_jwk_thumbprint
 from defserve.auth.issuers import (
     ISSUER_TIMEOUT_SECONDS,
     MAX_ISSUER_RESPONSE_BYTES,
@@ -34,7 +34,7 @@ from defserve.auth.issuers import (
 )
 from defserve.auth.oauth import check_oauth_url
 from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim, parse_scopes
-from defserve.auth.proxy.authorization_requests import UserFilter, is_same_resource, make_careful_filter
+from defserve.auth.proxy.authorization_requests import UserFilter, is_same_resource, make_fail_closed_filter
 from defserve.auth.proxy.clients import OAuthClient, is_document_url
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.signed_tokens import MAX_KID_LENGTH, fetch_published_keys, is_numeric_date
@@ -43,11 +43,11 @@ from defserve.auth.signing_keys import (
     FixedKey,
     KeySet,
     check_algorithms,
-    fitting_algorithms,
+    find_fitting_algorithms,
     load_fixed_key,
     parse_key_set,
 )
-from defserve.base.secret_references import SecretText, is_secret_reference
+from defserve.base.secret_references import SecretSetting, is_secret_reference
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError, explain_arguments
 
@@ -118,7 +118,7 @@ class TrustedIssuer:
         self.scopes = None if scopes is None else parse_scopes(scopes)
         self.reuse, self.public_clients = reuse, public_clients
         self.allows: UserFilter = (
-            (lambda claims: True) if allow is None else make_careful_filter(allow, "TrustedIssuer")
+            (lambda claims: True) if allow is None else make_fail_closed_filter(allow, "TrustedIssuer")
         )
         self.algorithms = _check_public_key_algorithms(algorithms, "TrustedIssuer")
         self.keys = _make_issuer_keys(issuer, jwks_url, self.algorithms, fetch)
@@ -141,7 +141,7 @@ class IdentityAssertion(NamedTuple):
     seconds: float
 
 
-class IdentityAssertions:
+class IdentityAssertionVerifier:
     """Checks the ID-JAGs of all trusted issuers. `audience` is our own issuer, and `resource` our server."""
 
     def __init__(
@@ -165,11 +165,11 @@ class IdentityAssertions:
     def has_issuers(self) -> bool:
         return bool(self._by_name)
 
-    def find_issuer(self, name: str) -> TrustedIssuer | None:
+    def find_trusted_issuer(self, name: str) -> TrustedIssuer | None:
         """The issuer whose people have names that begin so, if it is still trusted."""
         return self._by_name.get(name)
 
-    def is_name_of_other(self, subject: str) -> bool:
+    def has_trusted_issuer_prefix(self, subject: str) -> bool:
         """Whether somebody else's user has a name that only a person of these issuers may have."""
         return any(subject.startswith(f"{name}|") for name in self._by_name)
 
@@ -286,7 +286,7 @@ class RegisteredClient:
         self.id, self.name = client_id, name
         self.scopes = None if scopes is None else parse_scopes(scopes)
         known = [] if secret is None else [secret] if isinstance(secret, str) else list(secret)
-        self._secrets = [SecretText(each, f"RegisteredClient({client_id!r}, secret=…)") for each in known]
+        self._secrets = [SecretSetting(each, f"RegisteredClient({client_id!r}, secret=…)") for each in known]
         allowed = _check_public_key_algorithms(algorithms, "RegisteredClient")
         self.keys: ClientKeys | None = None
         if jwks_url:
@@ -368,7 +368,7 @@ class StatementSigner:
 
     def __init__(self, issuer: str, keys: Sequence[str]) -> None:
         self._issuer = issuer
-        self._keys = [SecretText(key, "OAuthProxy(signing_key=…)") for key in keys]
+        self._keys = [SecretSetting(key, "OAuthProxy(signing_key=…)") for key in keys]
         self._loaded: dict[str, _SigningKey] = {}
         for key in keys:
             if not is_secret_reference(key):
@@ -429,7 +429,7 @@ def _load_signing_key(pem: str) -> _SigningKey:
             f"OAuthProxy(signing_key=…) is not a private key in PEM ({type(error).__name__})",
             fix="make one: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out signing.pem",
         ) from None
-    fits = fitting_algorithms(public)
+    fits = find_fitting_algorithms(public)
     algorithm = next((name for name in ASYMMETRIC_ALGORITHMS if name in fits), None)
     if algorithm is None:
         raise UsageError(
@@ -438,7 +438,7 @@ def _load_signing_key(pem: str) -> _SigningKey:
         )
     jwk: dict[str, Any] = get_default_algorithms()[algorithm].to_jwk(public, as_dict=True)
     plain = {name: str(value) for name, value in jwk.items() if name != "key_ops"}
-    return _SigningKey(private, {**plain, "kid": thumbprint_of(plain), "alg": algorithm, "use": "sig"})
+    return _SigningKey(private, {**plain, "kid": compute_jwk_thumbprint(plain), "alg": algorithm, "use": "sig"})
 
 
 # -- What both kinds of statement have in common: a header, a signature, dates, an id.

@@ -45,7 +45,7 @@ class AuthorizationRequest(NamedTuple):
         return f"{self.redirect}{'&' if '?' in self.redirect else '?'}{urlencode(fields)}"
 
 
-class AuthorizationOffer(NamedTuple):
+class RequestableAccess(NamedTuple):
     """What may be asked for: this server, scopes that every token gets, and further ones."""
 
     resource: str
@@ -54,7 +54,7 @@ class AuthorizationOffer(NamedTuple):
 
 
 def parse_authorization_request(
-    client: OAuthClient, redirect: str, fields: Mapping[str, str], offered: AuthorizationOffer
+    client: OAuthClient, redirect: str, fields: Mapping[str, str], offered: RequestableAccess
 ) -> AuthorizationRequest:
     """The request of a client whose redirect is known to be its own. Raises OAuthError."""
     if len(fields.get("state", "")) > MAX_STATE_LENGTH:
@@ -74,7 +74,7 @@ def parse_authorization_request(
     return AuthorizationRequest(client.key, redirect, fields.get("state"), challenge, scopes, offered.resource)
 
 
-def select_scopes(asked: Sequence[str], offered: AuthorizationOffer) -> tuple[str, ...]:
+def select_scopes(asked: Sequence[str], offered: RequestableAccess) -> tuple[str, ...]:
     """What every token gets, and what was asked for. Scopes that are unknown here are left out (RFC 6749 §3.3)."""
     return tuple(dict.fromkeys((*offered.scopes, *(scope for scope in asked if scope in offered.optional))))
 
@@ -107,7 +107,7 @@ _SMALL: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 def make_user_filter(allow: str | Sequence[str] | UserFilter, vendor: Vendor) -> UserFilter:
     """What `allow` means for the users of a vendor. Raises UsageError if it lets nobody in, or is async."""
     if callable(allow):
-        return make_careful_filter(allow, "OAuthProxy")
+        return make_fail_closed_filter(allow, "OAuthProxy")
     given = [allow] if isinstance(allow, str) else list(allow)
     if not given or not all(given):
         raise UsageError("OAuthProxy(allow=…) lets nobody in", fix='name people, or give "*" for everybody')
@@ -130,7 +130,7 @@ def make_user_filter(allow: str | Sequence[str] | UserFilter, vendor: Vendor) ->
     return allows
 
 
-def make_careful_filter(allow: UserFilter, owner: str) -> UserFilter:
+def make_fail_closed_filter(allow: UserFilter, owner: str) -> UserFilter:
     """An author's function. Nobody is let in if it fails, or if its answer would have to be awaited."""
     if iscoroutinefunction(allow):
         raise UsageError(f"{owner}(allow=…) is an async function", fix="write def: it decides by the claims alone")
@@ -170,7 +170,7 @@ RULE_SECONDS: Final = 10.0
 class ScopeRule:
     """Grants scopes. Raises UsageError for optional scopes that everybody could take, and for a rule about nothing."""
 
-    def __init__(self, offered: AuthorizationOffer, scopes_for: ScopesForUser | None) -> None:
+    def __init__(self, offered: RequestableAccess, scopes_for: ScopesForUser | None) -> None:
         if offered.optional and scopes_for is None:
             first = offered.optional[0]
             raise UsageError(

@@ -25,7 +25,7 @@ from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.site_messages import OAuthError, SiteRequest
 from defserve.auth.rates import Rate, TokenBuckets
 from defserve.base.hidden_characters import remove_hidden_characters
-from defserve.base.peer_bounds import ByteCache
+from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, UsageError
 
@@ -36,11 +36,11 @@ MAX_ID_LENGTH: Final = 4096
 _UNKNOWN: Final = "this client is not known here, or its secret is wrong; register it again"
 
 
-class AssertionRule(NamedTuple):
+class ClientAssertionRule(NamedTuple):
     """For whom a client's signed assertions have to be, and whether one is used for the first time."""
 
     audiences: Sequence[str]
-    is_first_use: Callable[[str, str, float], Awaitable[bool]]
+    claim_first_use: Callable[[str, str, float], Awaitable[bool]]
 
 
 class ClientDirectory:
@@ -52,7 +52,7 @@ class ClientDirectory:
         documents: ClientDocuments,
         redirects: RedirectRule | None = None,
         registered: Sequence[RegisteredClient] = (),
-        rule: AssertionRule | None = None,
+        rule: ClientAssertionRule | None = None,
     ) -> None:
         self._seals, self._documents, self._redirects = seals, documents, redirects or RedirectRule()
         self._registered, self._rule = {each.id: each for each in registered}, rule
@@ -114,11 +114,11 @@ class ClientDirectory:
         return client
 
     @property
-    def has_registered(self) -> bool:
+    def has_unattended_clients(self) -> bool:
         """Whether the operator knows clients that may act for themselves."""
         return any(each.scopes is not None for each in self._registered.values())
 
-    def is_registered(self, key: str) -> bool:
+    def is_operator_client(self, key: str) -> bool:
         """Whether the client with this short key is one that the operator knows."""
         return key in self._registered_keys
 
@@ -138,7 +138,7 @@ class ClientDirectory:
             raise OAuthError("invalid_client", _UNKNOWN)
         try:
             spent, seconds = await client.keys.check_client(assertion, client.id, self._rule.audiences)
-            if not await self._rule.is_first_use("client assertion", spent, seconds):
+            if not await self._rule.claim_first_use("client assertion", spent, seconds):
                 raise TokenRefused("jti: it was used before")
         except TokenRefused as refused:
             log.warning("an assertion of the client %s is refused: %s", client.key, refused.reason)
@@ -163,7 +163,7 @@ def _basic(authorization: str | None) -> tuple[str, str] | None:
 MAX_REDIRECT_URIS: Final = 10
 MAX_NAME_LENGTH: Final = 80
 CLIENT_AUTH_METHODS: Final = ("none", "client_secret_post", "client_secret_basic")
-SIGNED_METHOD: Final = "private_key_jwt"
+SIGNED_CLIENT_AUTH_METHOD: Final = "private_key_jwt"
 CLIENT_ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 GRANT_TYPES: Final = ("authorization_code", "refresh_token")
 _APPLICATION_TYPES: Final = ("native", "web")
@@ -210,7 +210,7 @@ def parse_client(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", do
                 "which has a dot (com.example.app:/…) or is known to this server; without fragment and user name",
             )
     method = fields.get("token_endpoint_auth_method", "none" if document else "client_secret_basic")
-    if method not in (methods := ("none", SIGNED_METHOD) if document else CLIENT_AUTH_METHODS):
+    if method not in (methods := ("none", SIGNED_CLIENT_AUTH_METHOD) if document else CLIENT_AUTH_METHODS):
         raise OAuthError("invalid_client_metadata", f"token_endpoint_auth_method must be {' or '.join(methods)}")
     grants: Any = fields.get("grant_types", ["authorization_code"])
     if not is_array(grants) or "authorization_code" not in grants:
@@ -269,8 +269,8 @@ class ClientDocuments:
     ) -> None:
         self._fetch, self._redirects = fetch or fetch_guarded, redirects or RedirectRule()
         self._make_keys = make_keys
-        self._kept: ByteCache[_Kept] = ByteCache(KEPT_BYTES)
-        self._bad: ByteCache[_Kept] = ByteCache(BAD_BYTES)
+        self._kept: ByteBoundedCache[_Kept] = ByteBoundedCache(KEPT_BYTES)
+        self._bad: ByteBoundedCache[_Kept] = ByteBoundedCache(BAD_BYTES)
         self._fetches, self._all_fetches = TokenBuckets(FETCHES), TokenBuckets(ALL_FETCHES, capacity=1)
 
     async def find_client(self, url: str, address: str = "") -> OAuthClient | None:
@@ -301,7 +301,9 @@ class ClientDocuments:
             if not is_object(found) or found.get("client_id") != url or "client_secret" in found:
                 raise ValueError("it is not the document of a client with this id")
             client = parse_client(found, self._redirects, url, url)
-            return client if client.method != SIGNED_METHOD else replace(client, keys=self._read_keys(found))
+            return (
+                client if client.method != SIGNED_CLIENT_AUTH_METHOD else replace(client, keys=self._read_keys(found))
+            )
         except Exception as error:
             # httpx2 has errors of its own, and is not imported here.
             if error is _AWAY or type(error).__name__ in _LATE:
@@ -345,11 +347,11 @@ def is_document_url(text: str) -> bool:
 async def fetch_guarded(url: str) -> bytes:
     """The document at a public address. No redirects. Raises what the guarded client raises."""
     from defserve.guard.http_client import GuardedClient
-    from defserve.guard.network import Egress, make_refusal
+    from defserve.guard.network import Egress, make_url_refusal
 
     egress = Egress(schemes=("https",), redirects=0, max_bytes=MAX_DOCUMENT_BYTES, timeout=2 * SECONDS)
     if not (verdict := egress.judge(url)):
-        raise make_refusal(verdict)  # before a client is made, which loads all certificates
+        raise make_url_refusal(verdict)  # before a client is made, which loads all certificates
     async with GuardedClient(egress) as http:
         answer = await http.get(url, headers={"accept": "application/json"})
     if answer.status_code >= 500 or answer.status_code == 429:

@@ -21,30 +21,30 @@ from defserve.auth.principals import Principal, parse_scopes
 from defserve.auth.proxy.assertions import (
     ID_JAG_PROFILE,
     JWT_BEARER_GRANT,
-    IdentityAssertions,
+    IdentityAssertionVerifier,
     RegisteredClient,
     StatementSigner,
     TrustedIssuer,
     read_client_keys,
 )
-from defserve.auth.proxy.authorization_requests import AuthorizationOffer, ScopeRule, ScopesForUser, make_user_filter
+from defserve.auth.proxy.authorization_requests import RequestableAccess, ScopeRule, ScopesForUser, make_user_filter
 from defserve.auth.proxy.clients import (
     CLIENT_AUTH_METHODS,
-    SIGNED_METHOD,
-    AssertionRule,
+    SIGNED_CLIENT_AUTH_METHOD,
+    ClientAssertionRule,
     ClientDirectory,
     ClientDocuments,
     FetchDocument,
     RedirectRule,
 )
 from defserve.auth.proxy.seals import TokenSealer
-from defserve.auth.proxy.sign_in import SignInFlow, UserConsent, make_refusal_page
+from defserve.auth.proxy.sign_in import ConsentQuestion, SignInFlow, make_refusal_page
 from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteRequest, SiteResponse
-from defserve.auth.proxy.tokens import ProxyTokens, UserGrants, VendorSide
+from defserve.auth.proxy.tokens import ProxyTokens, UserGrants, VendorSignInRules
 from defserve.auth.proxy.vendors import Vendor, VendorLogin, resolve_vendor
 from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS
 from defserve.auth.token_exchange import OnBehalfOf
-from defserve.base.secret_references import read_setting
+from defserve.base.secret_references import read_secret_setting
 from defserve.core.json_values import is_mapping
 from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.identity import ServerIdentity, make_server_store
@@ -120,7 +120,7 @@ class OAuthProxy(Auth):
         self.issuer = _base(url)
         self.callback_url = self.issuer + CALLBACK
         self._seals = seals = TokenSealer(_secrets(secret, is_shared=store != "memory:"))
-        offered = AuthorizationOffer(url, parse_scopes(scopes), parse_scopes(optional_scopes))
+        offered = RequestableAccess(url, parse_scopes(scopes), parse_scopes(optional_scopes))
         self._store = kept = make_server_store(store, None, what="OAuthProxy(store=…)")
         self._is_shared = not is_in_memory(kept)
         grants = UserGrants(kept)
@@ -132,25 +132,25 @@ class OAuthProxy(Auth):
             ClientDocuments(fetch, redirects, read_client_keys),
             redirects,
             clients,
-            AssertionRule(audiences, grants.is_first_use),
+            ClientAssertionRule(audiences, grants.claim_first_use),
         )
         _check_given_scopes(offered, issuers, clients)
         side = None
         if vendor is not None:
             known = resolve_vendor(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
             login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
-            side = VendorSide(login, make_user_filter(allow, known), ScopeRule(offered, scopes_for))
+            side = VendorSignInRules(login, make_user_filter(allow, known), ScopeRule(offered, scopes_for))
         signing_keys = [signing_key] if isinstance(signing_key, str) else list(signing_key or ())
         self._signer = StatementSigner(self.issuer, signing_keys) if signing_keys else None
         self.can_sign_statements = self._signer is not None
-        identities = IdentityAssertions(issuers, self.issuer, url)
+        identities = IdentityAssertionVerifier(issuers, self.issuer, url)
         self._tokens = ProxyTokens(self.issuer, offered, seals, grants, directory, side, identities, dpop)
         signing_in = side and SignInFlow(
             self.issuer,
             offered,
             seals=seals,
             clients=directory,
-            consent=UserConsent(
+            consent=ConsentQuestion(
                 self.issuer,
                 self.issuer + CONSENT,
                 side.login.vendor.title,
@@ -213,7 +213,7 @@ def _read_meanings(*given: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_given_scopes(
-    offered: AuthorizationOffer, issuers: Sequence[TrustedIssuer], clients: Sequence[RegisteredClient]
+    offered: RequestableAccess, issuers: Sequence[TrustedIssuer], clients: Sequence[RegisteredClient]
 ) -> None:
     """Raises UsageError for a scope that an issuer or a client may give or have, and that this server does not know."""
     known = (*offered.scopes, *offered.optional)
@@ -238,7 +238,7 @@ def _secrets(given: str | Sequence[str] | None, *, is_shared: bool) -> list[byte
     found = given or os.environ.get(VARIABLE)
     if found:
         texts = [found] if isinstance(found, str) else found
-        return [read_setting(text, "OAuthProxy(secret=…)").encode() for text in texts]
+        return [read_secret_setting(text, "OAuthProxy(secret=…)").encode() for text in texts]
     if is_shared:
         raise UsageError(
             "OAuthProxy has a store that outlives this process, and no secret",
@@ -281,7 +281,7 @@ class OAuthProxySite:
     def __init__(
         self,
         issuer: str,
-        offered: AuthorizationOffer,
+        offered: RequestableAccess,
         clients: ClientDirectory,
         signing_in: SignInFlow | None,
         tokens: ProxyTokens,
@@ -352,7 +352,7 @@ class OAuthProxySite:
 
     async def _metadata(self, request: SiteRequest) -> SiteResponse:
         """The metadata (RFC 8414 §2)."""
-        methods, algorithms = [*CLIENT_AUTH_METHODS, SIGNED_METHOD], list(ASYMMETRIC_ALGORITHMS)
+        methods, algorithms = [*CLIENT_AUTH_METHODS, SIGNED_CLIENT_AUTH_METHOD], list(ASYMMETRIC_ALGORITHMS)
         found: dict[str, Any] = {
             "issuer": self._issuer,
             # Also where nobody signs in there: some clients cannot read metadata without it.

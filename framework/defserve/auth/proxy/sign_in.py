@@ -19,8 +19,8 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from defserve.auth.proxy.authorization_requests import (
-    AuthorizationOffer,
     AuthorizationRequest,
+    RequestableAccess,
     ScopeRule,
     UserFilter,
     parse_authorization_request,
@@ -38,8 +38,8 @@ from defserve.auth.proxy.site_messages import (
     SignInRefused,
     SiteRequest,
     SiteResponse,
-    parse_form,
-    parse_form_fields,
+    parse_request_form,
+    parse_urlencoded_fields,
 )
 from defserve.auth.proxy.tokens import (
     MAX_UNCONFIRMED_SECONDS,
@@ -72,11 +72,11 @@ class SignInFlow:
     def __init__(
         self,
         issuer: str,
-        offered: AuthorizationOffer,
+        offered: RequestableAccess,
         *,
         seals: TokenSealer,
         clients: ClientDirectory,
-        consent: UserConsent,
+        consent: ConsentQuestion,
         login: VendorLogin,
         grants: UserGrants,
         tokens: ProxyTokens,
@@ -94,7 +94,7 @@ class SignInFlow:
             # Frames and pictures of other pages could only fill the browser with cookies.
             raise SignInRefused("A sign-in has to be opened as a page of its own.", 403)
         try:
-            fields = parse_form_fields(asked.query)
+            fields = parse_urlencoded_fields(asked.query)
             client = await self._clients.find_client(fields.get("client_id", ""), asked.address)
         except OAuthError as error:
             raise SignInRefused(f"The request is not good: {error.description}.") from None
@@ -120,7 +120,7 @@ class SignInFlow:
     async def handle_consent(self, asked: SiteRequest) -> SiteResponse:
         """The user has answered. Raises SignInRefused."""
         try:
-            form = parse_form(asked)
+            form = parse_request_form(asked)
         except OAuthError as error:
             raise SignInRefused(f"The answer is not good: {error.description}.") from None
         request, is_allowed, cookies = self._consent.parse_decision(asked, form)
@@ -136,14 +136,14 @@ class SignInFlow:
     async def handle_callback(self, asked: SiteRequest) -> SiteResponse:
         """The vendor has sent the user back. Raises SignInRefused."""
         try:
-            fields = parse_form_fields(asked.query)
+            fields = parse_urlencoded_fields(asked.query)
         except OAuthError as error:
             raise SignInRefused(f"The answer is not good: {error.description}.") from None
         id = fields.get("state", "")
         name = f"{_COOKIE}{id[:16]}"
         found = self._seals.open("signin", self._consent.cookies.read_cookie(asked.headers, name))
         # The cookie shows that this browser's user has said yes. Anybody can have the address with the state.
-        if found is None or not id or found[0] != id or not await self._grants.is_first_use("signin", id, SECONDS):
+        if found is None or not id or found[0] != id or not await self._grants.claim_first_use("signin", id, SECONDS):
             raise SignInRefused(_NOT_BEGUN, 403)
         request, cookies = AuthorizationRequest.from_json(found[1]), [self._consent.cookies.make_expired_cookie(name)]
         try:
@@ -176,7 +176,7 @@ class SignInFlow:
             log.warning("%s may not use this server: it is not on the list of OAuthProxy(allow=…)", claims["sub"])
             raise OAuthError("access_denied", "this account may not use this server")
         until = now + self._seconds
-        if not await self._login.can_confirm(user.tokens):
+        if not await self._login.can_reconfirm_users(user.tokens):
             until = min(until, now + MAX_UNCONFIRMED_SECONDS)
             log.warning(UNCONFIRMED_WARNING, self._login.vendor.title, MAX_UNCONFIRMED_SECONDS / 3600)
         return UserGrant(
@@ -209,7 +209,7 @@ REMEMBERED_SECONDS: Final = 30 * 86400.0
 _STALE: Final = "This page is too old, or was opened in another browser. Start again in your client."
 
 
-class UserConsent:
+class ConsentQuestion:
     """The question to the user, and its answer."""
 
     def __init__(

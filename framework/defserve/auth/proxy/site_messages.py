@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
 
-MAX_BODY_BYTES = 64 * 1024
+MAX_SITE_BODY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +68,25 @@ class SignInRefused(Exception):
 MAX_FIELDS: Final = 64
 
 
-def parse_form(request: SiteRequest) -> dict[str, str]:
+def parse_request_form(request: SiteRequest) -> dict[str, str]:
     """Raises OAuthError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise OAuthError("invalid_request", "send application/x-www-form-urlencoded")
     try:
-        return parse_form_fields(request.body.decode("utf-8"))
+        return parse_urlencoded_fields(request.body.decode("utf-8"))
     except UnicodeDecodeError:
         raise OAuthError("invalid_request", "the form is not UTF-8") from None
 
 
-def require_field(fields: Mapping[str, str], name: str) -> str:
+def require_form_field(fields: Mapping[str, str], name: str) -> str:
     """Raises OAuthError if it is missing or empty."""
     if not (value := fields.get(name)):
         raise OAuthError("invalid_request", f"{name} is missing")
     return value
 
 
-def parse_form_fields(text: str) -> dict[str, str]:
+def parse_urlencoded_fields(text: str) -> dict[str, str]:
     """Raises OAuthError."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")

@@ -21,21 +21,21 @@ from defserve.auth.dpop import DPoP
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.oauth import make_pkce_challenge
 from defserve.auth.principals import Principal, is_scope, is_token_principal_id
-from defserve.auth.proxy.assertions import JWT_BEARER_GRANT, MAX_TOKEN_SECONDS, IdentityAssertions
+from defserve.auth.proxy.assertions import JWT_BEARER_GRANT, MAX_TOKEN_SECONDS, IdentityAssertionVerifier
 from defserve.auth.proxy.authorization_requests import (
-    AuthorizationOffer,
     AuthorizationRequest,
+    RequestableAccess,
     ScopeRule,
     UserFilter,
     is_same_resource,
 )
 from defserve.auth.proxy.clients import ClientDirectory, OAuthClient
 from defserve.auth.proxy.seals import TokenSealer
-from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, parse_form, require_field
+from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, parse_request_form, require_form_field
 from defserve.auth.proxy.vendors import VendorLogin
-from defserve.base.peer_bounds import ByteCache
+from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.errors import DefserveError
-from defserve.stores.store import OAUTH_GRANT_SPACES, Store, StoreChange, StoreCorrupt, StoreNonces
+from defserve.stores.store import OAUTH_GRANT_SPACES, SharedNonceStore, Store, StoreChange, StoreCorrupt
 
 log = logging.getLogger("defserve.auth")
 
@@ -58,7 +58,7 @@ GrantHandler: TypeAlias = Callable[[OAuthClient, Mapping[str, str], str], Awaita
 _BAD_TOKEN: Final = OAuthError("invalid_grant", "this refresh token is not good, was used, or was taken back")
 
 
-class VendorSide(NamedTuple):
+class VendorSignInRules(NamedTuple):
     """Where people sign in, who of them may come in, and with which scopes."""
 
     login: VendorLogin
@@ -75,12 +75,12 @@ class ProxyTokens(ExplainingVerifier):
     def __init__(
         self,
         issuer: str,
-        offered: AuthorizationOffer,
+        offered: RequestableAccess,
         seals: TokenSealer,
         grants: UserGrants,
         clients: ClientDirectory,
-        vendor: VendorSide | None,
-        identities: IdentityAssertions,
+        vendor: VendorSignInRules | None,
+        identities: IdentityAssertionVerifier,
         dpop: DPoP | None = None,
     ) -> None:
         self.audiences, self.issuers = (offered.resource,), (issuer,)
@@ -96,7 +96,7 @@ class ProxyTokens(ExplainingVerifier):
             "authorization_code": vendor is not None,
             "refresh_token": vendor is not None,
             JWT_BEARER_GRANT: identities.has_issuers,
-            "client_credentials": clients.has_registered,
+            "client_credentials": clients.has_unattended_clients,
         }
         self.grants = {name: handler for name, handler in grant_handlers.items() if taken[name]}
         """Each grant type that is taken here, and what answers it."""
@@ -131,12 +131,14 @@ class ProxyTokens(ExplainingVerifier):
     def _is_allowed(self, grant: UserGrant) -> bool:
         """Whether whoever vouched for a caller is still trusted, and the caller is still let in."""
         if grant.source == CLIENT_SOURCE:
-            return self._clients.is_registered(grant.client)
+            return self._clients.is_operator_client(grant.client)
         if grant.source:
-            trusted = self._identities.find_issuer(grant.source)
+            trusted = self._identities.find_trusted_issuer(grant.source)
             return trusted is not None and trusted.allows(grant.claims)
         # A vendor's user cannot have the name of somebody whom another issuer vouches for.
-        is_other = self._identities.is_name_of_other(grant.subject) or grant.subject.startswith(f"{self.issuers[0]}|")
+        is_other = self._identities.has_trusted_issuer_prefix(grant.subject) or grant.subject.startswith(
+            f"{self.issuers[0]}|"
+        )
         return self._vendor is not None and not is_other and self._vendor.allows(grant.claims)
 
     async def vendor_token(self, principal: Principal) -> str | None:
@@ -161,9 +163,9 @@ class ProxyTokens(ExplainingVerifier):
 
     async def answer_token_request(self, request: SiteRequest) -> dict[str, Any]:
         """The answer of the token endpoint. Raises OAuthError."""
-        form = parse_form(request)
+        form = parse_request_form(request)
         client = await self._clients.authenticate_client(request, form)
-        handler = self.grants.get(require_field(form, "grant_type"))
+        handler = self.grants.get(require_form_field(form, "grant_type"))
         if handler is None:
             raise OAuthError("unsupported_grant_type", f"use {' or '.join(self.grants)}")
         return await handler(client, form, await self._check_proof(request))
@@ -185,7 +187,7 @@ class ProxyTokens(ExplainingVerifier):
         self, client: OAuthClient, form: Mapping[str, str], thumbprint: str
     ) -> dict[str, Any]:
         """A token for a person whom a company's identity provider vouches for. There is no refresh token."""
-        found = await self._identities.check_assertion(require_field(form, "assertion"), client)
+        found = await self._identities.check_assertion(require_form_field(form, "assertion"), client)
         self._check_resource(form, self.audiences[0])
         if found.bound_to and not _same(found.bound_to, thumbprint):
             raise OAuthError("invalid_grant", "this assertion is not good here: cnf: its key has not been proved")
@@ -193,7 +195,7 @@ class ProxyTokens(ExplainingVerifier):
         may_give = self._offered.scopes if trusted.scopes is None else trusted.scopes
         asserted = self._offered.scopes if found.scopes is None else found.scopes
         scopes = _intersect_scopes(form, [scope for scope in may_give if scope in asserted])
-        if not trusted.reuse and not await self._grants.is_first_use("id-jag", found.id, found.seconds):
+        if not trusted.reuse and not await self._grants.claim_first_use("id-jag", found.id, found.seconds):
             log.warning("an identity assertion for the client %s was used twice", client.key)
             raise OAuthError("invalid_grant", "this assertion is not good here: jti: it was used before")
         return await self._issue_for(
@@ -240,7 +242,10 @@ class ProxyTokens(ExplainingVerifier):
         return self._issue_tokens(grant, scopes)
 
     async def _by_code(self, client: OAuthClient, form: Mapping[str, str], thumbprint: str) -> dict[str, Any]:
-        verifier, found = require_field(form, "code_verifier"), self._seals.open("code", require_field(form, "code"))
+        verifier, found = (
+            require_form_field(form, "code_verifier"),
+            self._seals.open("code", require_form_field(form, "code")),
+        )
         if found is None or _VERIFIER.fullmatch(verifier) is None:
             raise _BAD_CODE
         id, challenge, redirect = found
@@ -253,7 +258,7 @@ class ProxyTokens(ExplainingVerifier):
         ):
             raise _BAD_CODE
         self._check_resource(form, grant.resource)
-        if not await self._grants.is_first_use("code", id, PENDING_SECONDS):
+        if not await self._grants.claim_first_use("code", id, PENDING_SECONDS):
             # Two have shown the same code: nobody knows which of them is the client (RFC 6749 §4.1.2).
             await self._grants.revoke_grant(id)
             raise _BAD_CODE
@@ -263,7 +268,7 @@ class ProxyTokens(ExplainingVerifier):
         return self._issue_tokens(renewed, renewed.scopes)
 
     async def _by_refresh_token(self, client: OAuthClient, form: Mapping[str, str], thumbprint: str) -> dict[str, Any]:
-        found = self._seals.open("refresh", require_field(form, "refresh_token"))
+        found = self._seals.open("refresh", require_form_field(form, "refresh_token"))
         grant = await self._grants.find_grant(found[0]) if found is not None else None
         if found is None or not self._is_ours(grant) or not _same(grant.client, client.key):
             raise _BAD_TOKEN
@@ -309,7 +314,7 @@ class ProxyTokens(ExplainingVerifier):
         tokens = await self._vendor.login.renew_tokens(self._vendor_tokens(grant))
         sealed = self._seals.seal("vendor", {name: tokens[name] for name in tokens if name != "id_token"})
         try:
-            claims = await self._vendor.login.confirm_user(tokens)
+            claims = await self._vendor.login.reconfirm_user(tokens)
         except OAuthError as error:
             if error.error != "invalid_grant":
                 # Many vendors take a refresh token once: what came for it must not be lost.
@@ -348,9 +353,9 @@ class ProxyTokens(ExplainingVerifier):
 
     async def answer_revoke_request(self, request: SiteRequest) -> None:
         """Take back a token, and all that hang on the same grant (RFC 7009). An unknown token is no error."""
-        form = parse_form(request)
+        form = parse_request_form(request)
         client = await self._clients.authenticate_client(request, form)
-        token = require_field(form, "token")
+        token = require_form_field(form, "token")
         found = self._seals.open("refresh", token) or self._seals.open("access", token)
         grant = await self._grants.find_grant(found[0]) if found is not None else None
         if self._is_ours(grant) and _same(grant.client, client.key):
@@ -409,8 +414,8 @@ class UserGrants:
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store, self._clock = store, clock
-        self._nonces = StoreNonces(store)
-        self._kept: ByteCache[tuple[UserGrant | None, float]] = ByteCache(KEPT_BYTES)
+        self._nonces = SharedNonceStore(store)
+        self._kept: ByteBoundedCache[tuple[UserGrant | None, float]] = ByteBoundedCache(KEPT_BYTES)
 
     async def add_grant(self, grant: UserGrant, seconds: float = PENDING_SECONDS) -> None:
         """Keep a new grant: until its code is exchanged, or for so many seconds."""
@@ -459,7 +464,7 @@ class UserGrants:
         await self._store.change(StoreChange(OAUTH_GRANT_SPACES.make_space(id), drop=(_RECORD,), ttl=PENDING_SECONDS))
         self._kept.drop(id)
 
-    async def is_first_use(self, what: str, id: str, seconds: float) -> bool:
+    async def claim_first_use(self, what: str, id: str, seconds: float) -> bool:
         """Whether something that may be used once is used for the first time, in any process."""
         return await self._nonces.spend(f"oauth {what} {id}", ttl=seconds)
 

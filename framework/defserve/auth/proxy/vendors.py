@@ -20,13 +20,13 @@ from defserve.auth.issuers import (
     SendHttpRequest,
     download_document,
     fetch_issuer_metadata,
-    get_endpoint_url,
+    require_endpoint_url,
 )
 from defserve.auth.oauth import encode_client_basic_auth, make_pkce_challenge
 from defserve.auth.principals import is_token_principal_id
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.signed_tokens import IdTokenVerifier
-from defserve.base.secret_references import SecretText
+from defserve.base.secret_references import SecretSetting
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError, did_you_mean, explain_arguments
 
@@ -68,7 +68,7 @@ class VendorLogin:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.vendor, self._id, self._callback = vendor, client_id, callback
-        self._secret = SecretText(client_secret, "OAuthProxy(client_secret=…)")
+        self._secret = SecretSetting(client_secret, "OAuthProxy(client_secret=…)")
         self._send, self._fetch = send, partial(download_document, send=send)
         self._metadata: Mapping[str, Any] = {}
         self._read_at = float("-inf")
@@ -107,7 +107,7 @@ class VendorLogin:
         claims = self._select_claims(await self._verify_id_token(tokens, nonce))
         return SignedInUser(claims, {**_select_tokens(tokens), "nonce": nonce})
 
-    async def can_confirm(self, tokens: Mapping[str, str]) -> bool:
+    async def can_reconfirm_users(self, tokens: Mapping[str, str]) -> bool:
         """Whether the vendor can be asked about a user later. Raises OAuthError."""
         return "refresh_token" in tokens or bool(await self._user_endpoint())
 
@@ -122,7 +122,7 @@ class VendorLogin:
         id_token = found.get("id_token")
         return {**tokens, **_select_tokens(found), **({"id_token": id_token} if isinstance(id_token, str) else {})}
 
-    async def confirm_user(self, tokens: Mapping[str, str]) -> Mapping[str, Any] | None:
+    async def reconfirm_user(self, tokens: Mapping[str, str]) -> Mapping[str, Any] | None:
         """What the vendor says of the user now, with tokens that were just renewed; None if it cannot be asked.
 
         Raises OAuthError: `invalid_grant` if it does not vouch for the user any more.
@@ -223,7 +223,7 @@ class VendorLogin:
         if not self.vendor.issuer:
             return fixed
         try:
-            return get_endpoint_url(await self._load_metadata(), name)
+            return require_endpoint_url(await self._load_metadata(), name)
         except IssuerUnavailable as error:
             log.error("%s", error)
             raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None

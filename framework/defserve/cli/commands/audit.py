@@ -34,9 +34,9 @@ from defserve.stores.audit.chain import (
 )
 from defserve.stores.audit.log_file import (
     AUDIT_KEY_VARIABLE,
+    AuditLogReader,
     AuditPage,
     AuditUnavailable,
-    LogReader,
     load_audit_key,
 )
 
@@ -176,13 +176,13 @@ def export_log(argv: list[str]) -> int:
 
 async def _export(options: Namespace) -> int:
     from defserve.stores.audit.export import AuditExport, ExportedLog, ExportPosition, make_collector
-    from defserve.stores.audit.stored_log import StoredAuditLog, is_store_address
+    from defserve.stores.audit.stored_log import StoredAuditLog, is_audit_store_address
     from defserve.stores.identity import make_server_store, parse_identity
 
     collector, key = make_collector(options.to), load_audit_key(options.key_file)
     address, _, log_name = options.log.partition("#")
     stored: StoredAuditLog | None = None
-    if ":" in options.log and is_store_address(options.log):
+    if ":" in options.log and is_audit_store_address(options.log):
         stored = StoredAuditLog(options.log, key=key)
         name, kept_at = log_name or stored.name, options.store or address
     else:
@@ -191,7 +191,7 @@ async def _export(options: Namespace) -> int:
     name = options.name or name
     identity = parse_identity(options.server or name)
     store = make_server_store(kept_at, identity)
-    reader = LogReader(Path(options.log), AuditKeys(key)) if stored is None else None
+    reader = AuditLogReader(Path(options.log), AuditKeys(key)) if stored is None else None
 
     def read_page(first: int, limit: int) -> AuditPage:
         if stored is not None:
@@ -210,7 +210,7 @@ async def _export(options: Namespace) -> int:
     )
     try:
         if options.first is not None:
-            await export.start_at(options.first)
+            await export.restart_from_record(options.first)
         if options.follow:
             await export.follow()
         return await export.export_available(is_patient=False)

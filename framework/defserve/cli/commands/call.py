@@ -14,32 +14,32 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 from defserve.cli.content import (
+    format_object_example,
     format_signature,
-    is_content,
+    is_content_list,
     list_media_blocks,
-    object_example,
     render_content,
     render_value,
 )
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.screen import ProgressDisplay, can_draw, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, Table
-from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, split_command
+from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, split_server_command
 from defserve.cli.target_connection import (
     ARGUMENT_PATTERN,
     MISSING_ARGUMENT_PATTERN,
-    brief_tracebacks,
     connect_target,
-    describe_hidden_tools,
+    explain_unlisted_tools,
     parse_argument_words,
     parse_subject_options,
     resolve_target_before_name,
+    shorten_tracebacks,
 )
 from defserve.cli.terminal_answers import PreparedAnswers, parse_answer_option
 from defserve.client.client import Client
 from defserve.client.mgp.server_claims import parse_tool_security
 from defserve.client.replies import object_or_empty
-from defserve.client.tasks import MISSING_CAPABILITY, ServerTask, is_task_required_error
+from defserve.client.tasks import MISSING_CAPABILITY_ERROR_CODE, ServerTask, is_task_required_error
 from defserve.core.call import Call
 from defserve.core.json_values import is_array
 from defserve.core.messages import METHOD_NOT_FOUND
@@ -71,7 +71,7 @@ FIXES: Final = {
 # Where a schema may allow arguments that its properties do not name.
 OPEN: Final = {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"}
 # The server did not ask, so the fields of its question are not known. A single one is called `value`.
-ANSWER: Final = """--answer '{"value": …}', or with the fields of its form"""
+ANSWER_OPTION_FIX: Final = """--answer '{"value": …}', or with the fields of its form"""
 
 
 ANSWER_OPTIONS: Final = (
@@ -89,7 +89,7 @@ ANSWER_OPTIONS: Final = (
 
 
 def main(argv: list[str]) -> int:
-    before, command = split_command(argv)
+    before, command = split_server_command(argv)
     options = parse_call_options(before)
     words: list[str] = options.words
     with redirect_stdout_to_stderr():
@@ -108,7 +108,7 @@ def main(argv: list[str]) -> int:
     try:
         with (
             redirect_stdout_to_stderr(),
-            nullcontext() if options.verbose else brief_tracebacks(),
+            nullcontext() if options.verbose else shorten_tracebacks(),
             measurement.measure_server() if measurement is not None else nullcontext(),
             ProgressDisplay(f"Calling {tool}") as work,
         ):
@@ -170,7 +170,7 @@ def _as_arguments(words: list[str]) -> list[str]:
     return made
 
 
-class CallResult(NamedTuple):
+class PrintableCallResult(NamedTuple):
     """A tool's value, and the content blocks that hold bytes beside it. `problem`: what it could not be told.
 
     If it `is_task`, the value is the id of a task, or all that was said of it.
@@ -182,12 +182,12 @@ class CallResult(NamedTuple):
     is_task: bool = False
 
 
-def page(result: CallResult, tool: str, options: Namespace) -> Iterator[ScreenBlock]:
+def page(result: PrintableCallResult, tool: str, options: Namespace) -> Iterator[ScreenBlock]:
     """The result for a terminal. Pictures are saved, unless JSON is wanted."""
     value, media, *_ = result
     if options.raw or options.json:
         yield JsonBlock(value)
-    elif is_content(value):
+    elif is_content_list(value):
         yield from render_content(value, tool, options.output)
     else:
         yield render_value(value)
@@ -202,7 +202,7 @@ async def call(
     options: Namespace,
     work: ProgressDisplay,
     measurement: CallMeasurement | None = None,
-) -> CallResult:
+) -> PrintableCallResult:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
     given = PreparedAnswers(options.answer, yes=options.yes, around=work.pause_drawing)
     # Who asks for the result of a task can answer its questions then.
@@ -210,7 +210,7 @@ async def call(
     answers = given.make_client_answers()
     async with connect_target(target, options, offer=offer, answers=answers, work=work) as client:
         tools = {str(item.get("name")): item for item in await client.tools()}
-        listed, hidden = tools.get(tool, {}), describe_hidden_tools(target, options, tool)
+        listed, hidden = tools.get(tool, {}), explain_unlisted_tools(target, options, tool)
         arguments = {
             **parse_typed_arguments(
                 texts, object_or_empty(object_or_empty(listed.get("inputSchema")).get("properties"))
@@ -220,7 +220,7 @@ async def call(
         if options.validate:
             if tool not in tools:
                 raise unknown_tool(client, tool, list(tools), hidden)
-            return CallResult(await validate_arguments(client, tool, arguments, tools))
+            return PrintableCallResult(await validate_arguments(client, tool, arguments, tools))
         security = parse_tool_security(tool, listed)
         if not security.is_listed and not await is_hidden(client, tool, arguments, can_ask=given.can_answer):
             raise unknown_tool(client, tool, list(tools), hidden)
@@ -246,25 +246,27 @@ async def call(
             raise unknown_tool(client, tool, list(tools), hidden) from None
 
 
-async def _call_tool(client: Client, tool: str, arguments: dict[str, Any], options: Namespace) -> CallResult:
+async def _call_tool(client: Client, tool: str, arguments: dict[str, Any], options: Namespace) -> PrintableCallResult:
     if options.task:
         started = await client.start_raw(tool, arguments)
         if isinstance(started, ServerTask):
-            return CallResult(started.told if options.raw or options.json else started.id, is_task=True)
+            return PrintableCallResult(started.told if options.raw or options.json else started.id, is_task=True)
         show_stderr(f"note: {tool} does not run as a task here; this is its result")
         result = await started.result_raw()
-        return CallResult(result if options.raw else await client.value(tool, result), list_media_blocks(result))
+        return PrintableCallResult(
+            result if options.raw else await client.value(tool, result), list_media_blocks(result)
+        )
     try:
         result = await client.call_raw(tool, arguments)
     except PeerError as error:
         if options.raw or not is_task_required_error(error):
             _show_details(error.data, options)
             raise
-        return CallResult(await (await client.start(tool, **arguments)).result())
+        return PrintableCallResult(await (await client.start(tool, **arguments)).result())
     if options.raw:
-        return CallResult(result)
+        return PrintableCallResult(result)
     try:
-        return CallResult(await client.value(tool, result), list_media_blocks(result))
+        return PrintableCallResult(await client.value(tool, result), list_media_blocks(result))
     except ToolError as error:
         details = object_or_empty(object_or_empty(result.get("_meta")).get(ERROR))
         _show_details(details, options)
@@ -290,8 +292,8 @@ def explain_error(
         words = re.sub(r"^the user (declined|dismissed)", r"you \1", error.message)
         missing = [] if "did you mean" in words else MISSING_ARGUMENT_PATTERN.findall(words)
         return ToolError(words + (_takes(tool, missing) or _format_list_hint(tool, arguments, words)), data=error.data)
-    if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and not given.can_answer:
-        return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {ANSWER}")
+    if error.code == MISSING_CAPABILITY_ERROR_CODE and "elicitation" in str(error.data) and not given.can_answer:
+        return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {ANSWER_OPTION_FIX}")
     return error
 
 
@@ -302,7 +304,7 @@ def _takes(tool: dict[str, Any], missing: list[str]) -> str:
     wanted = [name for name in missing if name in properties]
     if not wanted or not is_array(schema.get("required", [])):
         return ""
-    examples = [example for name in wanted if (example := object_example(name, properties[name], schema))]
+    examples = [example for name in wanted if (example := format_object_example(name, properties[name], schema))]
     written = f"; write {' '.join(examples)}" if examples else ""
     return f"\n  fix: give what it takes: {format_signature(tool)}{written}"
 
@@ -447,7 +449,7 @@ def render_waterfall(waterfall: Waterfall) -> Iterator[ScreenBlock]:
         )
         for stage in waterfall.stages
     ]
-    between = waterfall.ms_between
+    between = waterfall.ms_between_stages
     if between * 100 >= whole:
         rows.append((("between the stages", "faint"), _format_ms(between), _format_share(between, whole), ("", "")))
     rows.append((("in all", "heading"), _format_ms(whole), "", ("", "")))

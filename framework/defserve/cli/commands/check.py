@@ -14,23 +14,29 @@ from defserve.cli.exits import format_located_error, print_error
 from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag
 from defserve.cli.screen import LISTING_STEP, ProgressDisplay, format_problem, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine, format_count
-from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, resolve_only_target, split_command
-from defserve.cli.target_connection import CONNECTION_OPTIONS, list_target
+from defserve.cli.target import (
+    TARGET_HELP,
+    ServerTarget,
+    redirect_stdout_to_stderr,
+    resolve_only_target,
+    split_server_command,
+)
+from defserve.cli.target_connection import CONNECTION_OPTIONS, load_target_listing
 from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.protocols.mgp.security import UnguardedParameter
 from defserve.server.openapi_document import build_openapi_document
-from defserve.tooling.lint.client_rules import CLIENT_RULES, CLIENTS, find_client_problems
+from defserve.tooling.lint.client_rules import CLIENT_RULES, LINTED_CLIENTS, find_client_problems
 from defserve.tooling.lint.definitions import (
     LintFinding,
     ServerDefinitions,
+    parse_tool_call,
     problems,
-    read_call,
     read_listed_definitions,
 )
-from defserve.tooling.lint.rules import LINT_RULES, LintComplaint, run_lint_rules
-from defserve.tooling.lint.store_rules import STORE_CHECKS, STORES, find_store_problems, read_submission
+from defserve.tooling.lint.rules import LINT_RULES, RuleFinding, run_lint_rules
+from defserve.tooling.lint.store_rules import STORE_CHECKS, STORE_RULE_SETS, build_submission, find_store_problems
 from defserve.tooling.listing import ServerListing, catalogue, collect_tool_schemas, format_mgp_entry
-from defserve.tooling.vendor_shapes import VENDOR_SHAPES, count_json_tokens, shape_tool, shape_tools
+from defserve.tooling.vendor_shapes import VENDOR_SHAPES, estimate_json_tokens, shape_tool, shape_tools
 
 CLEAN: Final = 0
 FOUND: Final = 1
@@ -66,7 +72,7 @@ def run_check(argv: list[str]) -> int:
 
 
 def _main(argv: list[str]) -> int:
-    before, command = split_command(argv)
+    before, command = split_server_command(argv)
     options = CommandParser("defserve check", ABOUT, EXAMPLES).parse_options(
         before,
         CommandArgument("target", nargs="*", help=TARGET_HELP),
@@ -78,7 +84,7 @@ def _main(argv: list[str]) -> int:
             dest="clients",
             action="append",
             default=[],
-            choices=CLIENTS,
+            choices=LINTED_CLIENTS,
             help="also check what a client would refuse or leave out; repeatable",
         ),
         CommandArgument(
@@ -86,7 +92,7 @@ def _main(argv: list[str]) -> int:
             dest="stores",
             action="append",
             default=[],
-            choices=STORES,
+            choices=STORE_RULE_SETS,
             help="also check the rules of a store; repeatable",
         ),
         make_flag("--rules", help="show the rules"),
@@ -105,15 +111,15 @@ def _main(argv: list[str]) -> int:
         # Registration warns about some of this; here everything is reported in one place.
         warnings.simplefilter("ignore", UnguardedParameter)
         target = resolve_only_target(options.target, options.module, command)
-        listed = list_target(target, options)
+        listed = load_target_listing(target, options)
         found = definitions(target, listed)
         made = run_lint_rules(found, ignored)
         for client in options.clients:
-            made += [LintComplaint(*one) for one in find_client_problems(found, client) if one.rule not in ignored]
+            made += [RuleFinding(*one) for one in find_client_problems(found, client) if one.rule not in ignored]
         if options.stores:
-            submission = read_submission(found)
+            submission = build_submission(found)
             for one in dict.fromkeys(one for store in options.stores for one in find_store_problems(submission, store)):
-                made += [LintComplaint(*one)] if one.rule not in ignored else []
+                made += [RuleFinding(*one)] if one.rule not in ignored else []
         if options.calls and BAD_CALL not in ignored:
             made += bad_calls(options.calls, listed)
     _show(made, found, options)
@@ -157,7 +163,7 @@ def definitions(target: ServerTarget, listed: ServerListing) -> ServerDefinition
     )
 
 
-def bad_calls(path: str, listed: ServerListing) -> Iterator[LintComplaint]:
+def bad_calls(path: str, listed: ServerListing) -> Iterator[RuleFinding]:
     """The calls of a file that the list of tools does not allow."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -171,21 +177,21 @@ def bad_calls(path: str, listed: ServerListing) -> Iterator[LintComplaint]:
         call = _call(line)
         if call is None:
             finding = LintFinding("the line", where, "is not a call", 'write {"name": "add", "arguments": {"a": 1}}')
-            yield LintComplaint(BAD_CALL, "error", finding)
+            yield RuleFinding(BAD_CALL, "error", finding)
             continue
         for problem in problems(listed.tools, *call):
             fix = "correct the call, or the tool"
-            yield LintComplaint(BAD_CALL, "error", LintFinding(f"call of {call[0]!r}", where, problem, fix))
+            yield RuleFinding(BAD_CALL, "error", LintFinding(f"call of {call[0]!r}", where, problem, fix))
 
 
 def _call(line: str) -> Any:
     try:
-        return read_call(json.loads(line))
+        return parse_tool_call(json.loads(line))
     except ValueError:
         return None
 
 
-def _show(made: list[LintComplaint], found: ServerDefinitions, options: Namespace) -> None:
+def _show(made: list[RuleFinding], found: ServerDefinitions, options: Namespace) -> None:
     if options.json:
         show_stdout(JsonBlock({"tokens": found.tokens, "findings": [complaint.to_wire() for complaint in made]}))
         return
@@ -200,7 +206,7 @@ def _show(made: list[LintComplaint], found: ServerDefinitions, options: Namespac
     show_stdout(StyledLine((summary(made, found), "" if made else "good")))
 
 
-def summary(made: list[LintComplaint], found: ServerDefinitions) -> str:
+def summary(made: list[RuleFinding], found: ServerDefinitions) -> str:
     errors = sum(complaint.level == "error" for complaint in made)
     problems = (
         f"{format_count(errors, 'error')}, {format_count(len(made) - errors, 'warning')}" if made else "no problems"
@@ -224,7 +230,7 @@ EXPORT_EXAMPLES: Final = """  defserve export server.py --format catalog -o tool
 
 
 def run_export(argv: list[str]) -> int:
-    before, command = split_command(argv)
+    before, command = split_server_command(argv)
     parser = CommandParser(
         "defserve export", "Write a document about what a server offers, without starting it.", EXPORT_EXAMPLES
     )
@@ -249,7 +255,7 @@ def run_export(argv: list[str]) -> int:
         target = resolve_only_target(words, options.module, command)
         options.start = target.command or start
         options.address = target.address
-        listed = list_target(target, options)
+        listed = load_target_listing(target, options)
         text = FORMATS[options.format](listed, options)
     if options.output is None:
         print(text, end="")
@@ -267,7 +273,7 @@ def run_export(argv: list[str]) -> int:
 def _describe_shapes(vendor: str, listed: ServerListing) -> Iterator[str]:
     """What a vendor's shape of the tools costs, and what is lost in it."""
     shaped = {str(tool.get("name")): shape_tool(vendor, tool) for tool in listed.tools}
-    tokens = count_json_tokens(shape_tools(vendor, listed.tools))
+    tokens = estimate_json_tokens(shape_tools(vendor, listed.tools))
     yield f"note: {format_count(len(shaped), 'tool')}, about {tokens:,} tokens (characters/4)"
     for member in dict.fromkeys(member for one in shaped.values() for member in one.lost):
         names = [name for name, one in shaped.items() if member in one.lost]

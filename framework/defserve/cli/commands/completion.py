@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from defserve.base.version import VERSION
-from defserve.cli.parser import DESCRIBE_ARGUMENT, JSON_FLAG, CommandArgument, CommandParser, ParserDescription
+from defserve.cli.parser import DESCRIBE_ARGUMENT, JSON_FLAG, CommandArgument, CommandParser, ParserDescriptionRequested
 from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine
 
@@ -78,7 +78,7 @@ def _parser(main: object, words: list[str]) -> argparse.ArgumentParser:
     assert callable(main)
     try:
         main([*words, DESCRIBE_ARGUMENT])
-    except ParserDescription as found:
+    except ParserDescriptionRequested as found:
         return found.parser
     raise AssertionError(f"{main} does not use a CommandParser")
 

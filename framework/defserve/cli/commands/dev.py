@@ -27,7 +27,7 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import redact, redact_text
 from defserve.cli.keyboard import Keyboard, can_read_keys
 from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser
-from defserve.cli.screen import format_fact, format_start, format_time, format_tools, show_stderr
+from defserve.cli.screen import format_fact, format_start_banner, format_time, format_tool_count, show_stderr
 from defserve.cli.screen_blocks import StyledLine, StyledText, format_count
 from defserve.cli.target import ServerTarget, require_code_target
 from defserve.client.targets import is_server_address
@@ -39,7 +39,7 @@ from defserve.server.command_line import add_serving_options, read_serving_optio
 from defserve.tooling.devserver.handover import ServePlan, ServerSummary, StartProblem
 
 if TYPE_CHECKING:
-    from defserve.inspector.era_connection import BuildNews
+    from defserve.inspector.era_connection import ReloadStatus
     from defserve.inspector.page_server import RunningInspector
 
 GRACE: Final = 30.0
@@ -114,26 +114,28 @@ def choose_address() -> str:
 
 
 def _serve(options: Namespace, *, has_keys: bool) -> int:
-    from defserve.tooling.devserver.client_relay import serve_sockets, serve_stdio
+    from defserve.tooling.devserver.client_relay import run_dev_server_on_sockets, run_dev_server_on_stdio
     from defserve.tooling.devserver.reload_supervisor import WatchedFiles
 
     files = WatchedFiles([*first_files(options.target), *options.watch])
     plan = ServePlan(options.target, read_serving_options(options))
     if options.on.startswith("stdio:"):
-        return serve_stdio(plan, files, options.grace, PlainConsole())
+        return run_dev_server_on_stdio(plan, files, options.grace, PlainConsole())
     if not has_keys:
         if not options.web:
-            return serve_sockets(plan, files, options.grace, PlainConsole())
+            return run_dev_server_on_sockets(plan, files, options.grace, PlainConsole())
         from defserve.cli.commands.inspect import make_dev_inspector
-        from defserve.inspector.era_connection import BuildNews
+        from defserve.inspector.era_connection import ReloadStatus
 
-        build = BuildNews()
-        return serve_sockets(plan, files, options.grace, PlainConsole(build), make_dev_inspector(options, build))
+        build = ReloadStatus()
+        return run_dev_server_on_sockets(
+            plan, files, options.grace, PlainConsole(build), make_dev_inspector(options, build)
+        )
     with TemporaryDirectory(prefix="defserve-dev-") as folder:
         last_call = Path(folder, "last-call")
         screen = DevScreen(options, last_call)
         plan = replace(plan, last_call=str(last_call), is_quiet=True)
-        return serve_sockets(plan, files, options.grace, screen, screen.run_beside)
+        return run_dev_server_on_sockets(plan, files, options.grace, screen, screen.run_beside)
 
 
 def first_files(target: str) -> list[str]:
@@ -161,10 +163,10 @@ def format_dev_start(
     served: ServerSummary | None, target: str, address: str, link: str, seconds: float
 ) -> Iterator[StyledLine]:
     """What is served and where, as the first thing that a person sees. `link` leads to the inspector."""
-    facts = [format_tools(served.tools, served.tokens)] if served is not None else []
+    facts = [format_tool_count(served.tools, served.tokens)] if served is not None else []
     facts += [format_fact("address", address), *([format_fact("inspector", link)] if link else [])]
     name, version = (served.name, served.version) if served is not None else (target, "")
-    yield from format_start(name, version, f"ready in {format_time(seconds)}", facts)
+    yield from format_start_banner(name, version, f"ready in {format_time(seconds)}", facts)
     yield format_key_line()
     yield StyledLine()
 
@@ -219,7 +221,7 @@ def format_exit(code: int, *, is_restarted: bool) -> StyledLine:
     return StyledLine((f"the server ended by itself with {how}", "error"), f"; {then}")
 
 
-def report_build(build: BuildNews | None, problem: StartProblem | None, *, is_serving: bool) -> None:
+def report_build(build: ReloadStatus | None, problem: StartProblem | None, *, is_serving: bool) -> None:
     """Tell the inspector, if there is one, why the newest version does not start; without a problem, that it serves."""
     if build is None:
         return
@@ -236,7 +238,7 @@ def make_exit_problem(code: int) -> StartProblem:
 class PlainConsole:
     """Lines on stderr for a log, each with the name of the command. Tracebacks were printed by the server's process."""
 
-    def __init__(self, build: BuildNews | None = None) -> None:
+    def __init__(self, build: ReloadStatus | None = None) -> None:
         self._build = build
         self.address = ""
         self.wants_restart = asyncio.Event()

@@ -16,8 +16,8 @@ from defserve.cli.exits import EXIT_FAILURE, EXIT_OK
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.screen import LISTING_STEP, ProgressDisplay, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, StyledText, format_count
-from defserve.cli.target import ServerTarget, redirect_stdout_to_stderr, resolve_only_target, split_command
-from defserve.cli.target_connection import CONNECTION_OPTIONS, list_target
+from defserve.cli.target import ServerTarget, redirect_stdout_to_stderr, resolve_only_target, split_server_command
+from defserve.cli.target_connection import CONNECTION_OPTIONS, load_target_listing
 from defserve.client.targets import is_code_target, is_file_target, is_server_address
 from defserve.errors import UsageError
 from defserve.tooling.listing import MAX_SNAPSHOT_BYTES, ServerListing, parse_snapshot
@@ -51,7 +51,7 @@ LEVEL_STYLES: Final[dict[DiffLevel, tuple[str, str]]] = {
 
 
 def run_diff(argv: list[str]) -> int:
-    before, command = split_command(argv)
+    before, command = split_server_command(argv)
     options = CommandParser("defserve diff", ABOUT, EXAMPLES).parse_options(
         before,
         CommandArgument("targets", nargs="*", metavar="TARGET", help=SIDE_HELP),
@@ -96,7 +96,7 @@ def _list_side(
     if word is not None and alone and _is_code(word):
         return _list_in_child(word, options)
     target: ServerTarget = resolve_only_target([word] if word is not None else [], None, command)
-    return list_target(target, options)
+    return load_target_listing(target, options)
 
 
 def _is_code(word: str) -> bool:

@@ -19,8 +19,8 @@ from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import STATE_STYLES, JsonBlock, StyledLine, format_count
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
-from defserve.tooling.client_settings import install_command
-from defserve.tooling.lint.wording_rules import FIX_DENIED
+from defserve.tooling.client_settings import format_install_command
+from defserve.tooling.lint.wording_rules import FIX_DENIED_INJECTION
 
 if TYPE_CHECKING:
     from defserve.kernel.config.entries import GroupSettings, KernelSettings
@@ -138,7 +138,7 @@ def _signing_in(url: str, token: str | None) -> list[DoctorFinding]:
             scopes = sign_in.scopes if sign_in is not None and sign_in.access_token == token else None
             return [DoctorFinding(*step) async for step in check_token(url, token, scopes)]
         found = [DoctorFinding(*step) async for step in check_sign_in(url)]
-        if sign_in is not None and sign_in.type == "Bearer" and not sign_in.has_ended:
+        if sign_in is not None and sign_in.type == "Bearer" and not sign_in.has_expired:
             looked = check_token(url, sign_in.access_token, sign_in.scopes)
             found += [DoctorFinding(*step)._replace(group="Token of your sign-in") async for step in looked]
         return found
@@ -160,7 +160,9 @@ def _feature_sets(words: list[str]) -> Iterator[DoctorFinding]:
     for one in sets:
         denied = find_uses_denied_by_default(one.uses)
         about = f"hosts of 0.5 do not grant {', '.join(denied)} by default, and switch the set off" if denied else ""
-        yield DoctorFinding(MCPL, one.name, "missing" if denied else "ok", about, FIX_DENIED if denied else "")
+        yield DoctorFinding(
+            MCPL, one.name, "missing" if denied else "ok", about, FIX_DENIED_INJECTION if denied else ""
+        )
     if not sets:
         yield DoctorFinding(MCPL, server.name, "unused", "it has no feature sets")
 
@@ -251,7 +253,7 @@ def _python() -> Iterator[DoctorFinding]:
     yield DoctorFinding("Python", "python", "ok" if fits else "broken", f"{version} at {sys.executable}")
     yield DoctorFinding("Python", "defserve", "ok", f"{VERSION} at {Path(__file__).parents[2]}")
     lacking = [module for module in NEEDED if find_spec(module) is None]
-    fix = install_command("--upgrade defserve") if lacking else ""
+    fix = format_install_command("--upgrade defserve") if lacking else ""
     yield DoctorFinding("Python", "dependencies", "broken" if lacking else "ok", ", ".join(lacking), fix)
     script = shutil.which("defserve")
     fix = "" if script else f"use {sys.executable} -m defserve, or put {Path(sys.executable).parent} on PATH"
@@ -261,7 +263,7 @@ def _python() -> Iterator[DoctorFinding]:
 def _extras() -> Iterator[DoctorFinding]:
     for extra, modules in EXTRAS.items():
         lacking = [module for module in modules if find_spec(module) is None]
-        fix = install_command(f"defserve[{extra}]") if lacking else ""
+        fix = format_install_command(f"defserve[{extra}]") if lacking else ""
         about = f"needs {', '.join(lacking)}: {fix}" if lacking else ", ".join(modules)
         yield DoctorFinding("Extras", extra, "unused" if lacking else "ok", about, fix)
 
@@ -284,7 +286,7 @@ def _commands() -> Iterator[DoctorFinding]:
         yield DoctorFinding("Commands", command, "ok" if path else "unused", path or about)
     for module, about in {"build": "builds wheels", "twine": "uploads wheels"}.items():
         there = (spec := find_spec(module)) is not None and spec.origin is not None
-        fix = "" if there else install_command(module)
+        fix = "" if there else format_install_command(module)
         yield DoctorFinding("Commands", module, "ok" if there else "unused", "" if there else f"{about}: {fix}", fix)
 
 

@@ -22,24 +22,24 @@ from defserve.cli.target import (
     ServerTarget,
     redirect_stdout_to_stderr,
     resolve_target,
-    split_command,
+    split_server_command,
 )
 from defserve.cli.target_connection import CONNECTION_OPTIONS, connect_target, list_disconnected_servers
 from defserve.client.answers import Answers, Decline
 from defserve.client.client import Client
 from defserve.errors import PeerTimeout, UsageError
-from defserve.tooling.evals.cases import SUITE_SUFFIXES, EvalCase, EvalSuite, check_suite, read_suite
+from defserve.tooling.evals.cases import SUITE_SUFFIXES, EvalCase, EvalSuite, collect_suite_warnings, read_suite
 from defserve.tooling.evals.dialects import DIALECTS, ModelParameters
 from defserve.tooling.evals.endpoint import (
+    DEFAULT_MAX_TOKENS_TOTAL,
     DEFAULT_TIMEOUT_SECONDS,
-    MAX_TOKENS_TOTAL,
-    RANKER,
+    RANKER_DIALECT,
     ModelEndpoint,
     ModelName,
     TokenBudget,
     estimate_request_tokens,
     parse_model,
-    resolve_address,
+    resolve_model_address,
 )
 from defserve.tooling.evals.improving import (
     DRAFT_PROMPT,
@@ -47,21 +47,26 @@ from defserve.tooling.evals.improving import (
     compare_with_baseline,
     draft_suite,
     make_ranker_ask,
-    strip_arguments,
-    strip_schemas,
+    make_tools_only_case,
     suggest_description,
     suggestion_to_wire,
+    with_open_schemas,
 )
-from defserve.tooling.evals.recordings import StaleRecording, explain_stale, make_recording_path, read_recording
+from defserve.tooling.evals.recordings import (
+    StaleRecording,
+    explain_stale_recording,
+    make_recording_path,
+    read_recording,
+)
 from defserve.tooling.evals.reports import (
-    EXIT_CODES,
     EXIT_NOTHING,
     EXIT_OK,
     EXIT_STALE,
+    VERDICT_EXIT_CODES,
     Json,
-    format_instead,
+    format_confused_pair,
     format_interval,
-    format_lost_pair,
+    format_mistaken_calls,
     format_score,
     format_tally,
     iter_gate_lines,
@@ -70,8 +75,8 @@ from defserve.tooling.evals.reports import (
     render_junit,
 )
 from defserve.tooling.evals.running import (
-    MANY_TOOLS,
-    NOT_RUN,
+    MANY_TOOLS_THRESHOLD,
+    NOT_RUN_REASON,
     Definitions,
     SuiteRunner,
     fetch_definitions,
@@ -121,9 +126,9 @@ EVAL_OPTIONS: Final = (
     CommandArgument(
         "--max-tokens-total",
         type=parse_positive_int,
-        default=MAX_TOKENS_TOTAL,
+        default=DEFAULT_MAX_TOKENS_TOTAL,
         metavar="N",
-        help=f"tokens that all requests may take (default: {MAX_TOKENS_TOTAL:,})",
+        help=f"tokens that all requests may take (default: {DEFAULT_MAX_TOKENS_TOTAL:,})",
     ),
     CommandArgument("--max-output-tokens", type=parse_positive_int, metavar="N", help="tokens of one answer"),
     CommandArgument("--temperature", type=float, help="sent only if it is given"),
@@ -142,7 +147,7 @@ EVAL_OPTIONS: Final = (
 
 
 def run_eval(argv: list[str]) -> int:
-    before, command = split_command(argv)
+    before, command = split_server_command(argv)
     options = CommandParser("defserve eval", ABOUT, EXAMPLES).parse_options(
         before,
         CommandArgument(
@@ -205,7 +210,7 @@ class _EvalCommand:
                 "  fix: write what a person would say, and don't name the tool",
                 EXIT_NOTHING,
             )
-        self.notes += check_suite(self.suite, definitions.facts.tools)
+        self.notes += collect_suite_warnings(self.suite, definitions.facts.tools)
         self._warn(definitions, cases)
         return await self._run_cases(self.suite, cases, definitions, self._parse_model(self.suite))
 
@@ -234,7 +239,7 @@ class _EvalCommand:
         return [replace(case, runs=self.options.runs) for case in chosen] if self.options.runs else chosen
 
     def _warn(self, definitions: Definitions, cases: list[EvalCase]) -> None:
-        if len(definitions.tools) > MANY_TOOLS:
+        if len(definitions.tools) > MANY_TOOLS_THRESHOLD:
             count = len(definitions.tools)
             self.notes.append(f"{count} tools are more than most models take: let them search, Server(search='always')")
         if definitions.is_searched and self.options.tools != "real":
@@ -273,10 +278,10 @@ class _EvalCommand:
             client_name=self.options.client,
             parameters=parameters,
         )
-        if model.dialect == RANKER:
-            runner.ask, runner.definitions = make_ranker_ask(), strip_schemas(definitions)
+        if model.dialect == RANKER_DIALECT:
+            runner.ask, runner.definitions = make_ranker_ask(), with_open_schemas(definitions)
             self.notes.append("the ranker is no model: a case that it gets wrong may be fine, so nothing is judged")
-            return await self._measure(suite, [strip_arguments(case) for case in cases], runner)
+            return await self._measure(suite, [make_tools_only_case(case) for case in cases], runner)
         endpoint = None if self.is_replay else self._open_endpoint(model)
         path = Path(self.options.recording or make_recording_path(suite.path.parent, suite.stem, model))
         runner.recording = read_recording(path, [endpoint.address.key or ""] if endpoint is not None else [])
@@ -285,8 +290,8 @@ class _EvalCommand:
             return await self._replay(suite, cases, runner)
         async with endpoint:
             runner.ask = endpoint.ask
-            runner.recording.open_for_writing(definitions.make_head(model))
-            requests = runner.count_missing(cases)
+            runner.recording.open_for_writing(definitions.make_recording_head(model))
+            requests = runner.count_missing_requests(cases)
             show_stderr(_describe_cost(cases, requests, definitions))
             asks_more = self.options.suggest or self.options.baseline
             if asks_more:
@@ -300,7 +305,7 @@ class _EvalCommand:
                     show_stderr(f"{endpoint.budget.spent:,} tokens were spent")
 
     def _open_endpoint(self, model: ModelName) -> ModelEndpoint:
-        address = resolve_address(model, self.options.url, self.options.key_env)
+        address = resolve_model_address(model, self.options.url, self.options.key_env)
         budget = TokenBudget(self.options.max_tokens_total)
         return ModelEndpoint(DIALECTS[model.dialect], address, budget, self.options.answer_timeout)
 
@@ -311,13 +316,13 @@ class _EvalCommand:
             recording = runner.recording
             assert recording is not None
             missing = [case for case in cases if case.name in stale.cases]
-            head = runner.definitions.make_head(runner.model)
-            reasons = explain_stale(recording.head, head, recording.cases, stale.cases)
+            head = runner.definitions.make_recording_head(runner.model)
+            reasons = explain_stale_recording(recording.head, head, recording.cases, stale.cases)
             # A recording does not say where it was made. Without an address, the vendor would be asked.
             where = self.options.url or "URL"
             url = "" if runner.model.dialect == "ollama" and not self.options.url else f" --url {where}"
             words = " ".join([*self.words, f"--model {runner.model}{url}"])
-            requests = format_count(runner.count_missing(missing), "request")
+            requests = format_count(runner.count_missing_requests(missing), "request")
             return print_error(
                 f"stale: {'; '.join(reasons)}\n  fix: defserve eval {words} --record ({requests})", EXIT_STALE
             )
@@ -343,7 +348,7 @@ class _EvalCommand:
             show_stdout(JsonBlock(report))
         else:
             show_stdout(*report_page(report), *(suggestion_page(suggestion) if suggestion is not None else ()))
-        return EXIT_CODES[report["verdict"]]
+        return VERDICT_EXIT_CODES[report["verdict"]]
 
     def _write_files(self, report: Json) -> None:
         for path, text in ((self.options.junit, render_junit), (self.options.html, render_html)):
@@ -369,7 +374,7 @@ def report_page(report: Json) -> Iterator[ScreenBlock]:
             (format_tally(case), VERDICT_STYLES[case["verdict"]]),
             format_interval(case["low"], case["high"]),
             case["verdict"] or "",
-            format_instead(case),
+            format_mistaken_calls(case),
         )
         for case in report["cases"]
     ]
@@ -378,11 +383,11 @@ def report_page(report: Json) -> Iterator[ScreenBlock]:
     )
     for case in report["cases"]:
         # The table has these, or the line about what stopped the suite.
-        in_table = {NOT_RUN, *(f"called {called} instead of {case['expected']}" for called in case["instead"])}
+        in_table = {NOT_RUN_REASON, *(f"called {called} instead of {case['expected']}" for called in case["instead"])}
         for reason in [reason for reason in case["reasons"] if reason not in in_table][:1]:
             yield StyledLine((f"{case['name']}: ", "faint"), reason)
     for pair in report["lost"]:
-        yield StyledLine(format_lost_pair(pair))
+        yield StyledLine(format_confused_pair(pair))
     for name in report["lost_by_search"]:
         yield StyledLine(f"lost by search: {name}: no search of the model found the tool")
     for note in report["notes"]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from defserve.cli.commands.state import require_existing_store
-from defserve.cli.content import TOKEN_COST_NOTES, get_first_description_line, item_lines
+from defserve.cli.content import TOKEN_COST_NOTES, format_item_lines, get_first_description_line
 from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser, make_flag
 from defserve.cli.screen import LISTING_STEP, ProgressDisplay, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, Table, format_count
@@ -26,18 +26,18 @@ from defserve.cli.target import (
     parse_headers,
     redirect_stdout_to_stderr,
     resolve_only_target,
-    split_command,
+    split_server_command,
 )
 from defserve.cli.target_connection import (
     CONNECTION_OPTIONS,
     connect_target,
-    describe_hidden_tools,
+    explain_unlisted_tools,
     find_spoken_versions,
-    format_tags,
+    format_effect_words,
     list_disconnected_servers,
-    list_target,
     list_tool_dangers,
-    list_tool_tags,
+    list_tool_effects,
+    load_target_listing,
     open_target_link,
     suppress_repeated_logs,
 )
@@ -46,10 +46,10 @@ from defserve.client.replies import filter_strings, object_or_empty
 from defserve.client.targets import InstalledServer, find_installed_servers
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
-from defserve.inspector.era_connection import BuildNews, InspectionTarget
+from defserve.inspector.era_connection import InspectionTarget, ReloadStatus
 from defserve.inspector.inspection import ERA_NAMES
-from defserve.inspector.kernels import KernelControl
-from defserve.inspector.page_server import WebOptions, run_inspector
+from defserve.inspector.kernels import KernelOverSocket
+from defserve.inspector.page_server import InspectorWebOptions, run_inspector
 from defserve.inspector.session_files import SavedSession, make_session_target
 from defserve.inspector.state_trees import make_state_finder, open_states_at
 from defserve.inspector.target_process import TargetProcess, find_audit_log, find_state_section
@@ -57,8 +57,15 @@ from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME
 from defserve.serve.lifespans import connect_in_memory
 from defserve.tooling.client_settings import MCP_JSON_NAME, list_configured_servers
 from defserve.tooling.devserver.client_relay import RunCompanion, make_stop_future
-from defserve.tooling.lint.definitions import count_definition_tokens
-from defserve.tooling.listing import LIST_KINDS, LISTING_OFFER, ServerListing, check_items, fetch_lists, to_snapshot
+from defserve.tooling.lint.definitions import estimate_definition_tokens
+from defserve.tooling.listing import (
+    LIST_FETCHERS,
+    LISTING_OFFER,
+    ServerListing,
+    check_listed_items,
+    fetch_lists,
+    to_snapshot,
+)
 
 EXAMPLES: Final = """  defserve inspect server.py
   defserve inspect server.py --web                    a page in the browser
@@ -74,7 +81,7 @@ SESSION_SUFFIX: Final = ".defsession"
 
 
 def run_inspect(argv: list[str]) -> int:
-    before, command = split_command(argv)
+    before, command = split_server_command(argv)
     parser = CommandParser(
         "defserve inspect", "Show a server at a glance: what it speaks, offers, may do and costs.", EXAMPLES
     )
@@ -95,7 +102,7 @@ def run_inspect(argv: list[str]) -> int:
 
         return inspect_in_browser(target, words, options)
     with redirect_stdout_to_stderr():
-        listed = list_target(target, options)
+        listed = load_target_listing(target, options)
         spoken = [] if options.json else asyncio.run(find_spoken_versions(target, options))
     show_stdout(*([JsonBlock(to_snapshot(listed))] if options.json else page(listed, spoken)))
     show_stderr(*(f"note: {note}" for note in listed.notes))
@@ -104,17 +111,17 @@ def run_inspect(argv: list[str]) -> int:
 
 def _inspect_session(path: Path, options: Namespace) -> int:
     """Show a saved session: in the browser, or at a glance. Raises UsageError if it cannot be opened."""
-    from defserve.inspector.session_files import open_session
+    from defserve.inspector.session_files import read_session_file
 
-    session = open_session(path)
+    session = read_session_file(path)
     if options.web:
         from defserve.cli.commands.inspect import inspect_session_in_browser
 
         return inspect_session_in_browser(session, options)
     try:
         listed = next(iter(session.listings.values()), ServerListing({}, [], [], [], []))
-        for kind, items in zip(LIST_KINDS, listed[1:5], strict=True):
-            check_items(kind, items)
+        for kind, items in zip(LIST_FETCHERS, listed[1:5], strict=True):
+            check_listed_items(kind, items)
         figures = session.summarize()
         if options.json:
             show_stdout(JsonBlock({"session": figures, **to_snapshot(listed)}))
@@ -166,12 +173,12 @@ def page(listed: ServerListing, spoken: list[str]) -> Iterator[StyledLine]:
     yield _make_protocol_line("MCP", ", ".join(spoken) or str(listed.initialize.get("protocolVersion")))
     yield from _extensions(listed)
     yield from _live(listed.mcpl)
-    tokens = sum(map(count_definition_tokens, listed.tools))
+    tokens = sum(map(estimate_definition_tokens, listed.tools))
     cost = f"about {tokens} tokens {TOKEN_COST_NOTES[listed.is_searched]}: characters/4"
     yield from _heading(f"Tools ({len(listed.tools)}, {cost})")
     for tool in listed.tools:
-        yield from item_lines(
-            tool, (f"  ~{count_definition_tokens(tool)}", "faint"), *format_tags(list_tool_tags(tool))
+        yield from format_item_lines(
+            tool, (f"  ~{estimate_definition_tokens(tool)}", "faint"), *format_effect_words(list_tool_effects(tool))
         )
     for heading, items in (
         ("Resources", listed.resources),
@@ -226,7 +233,7 @@ def _items(heading: str, items: list[dict[str, Any]]) -> Iterator[StyledLine]:
         return
     yield from _heading(heading)
     for item in items:
-        yield from item_lines(item)
+        yield from format_item_lines(item)
 
 
 # -- `defserve list`: what a server offers, for people or as JSON.
@@ -243,7 +250,7 @@ ALONE: Final = "or nothing, for the names you can use (if there are none: the se
 
 
 def run_list(argv: list[str]) -> int:
-    before, command = split_command(argv)
+    before, command = split_server_command(argv)
     parser = CommandParser("defserve list", "Show the tools, resources and prompts of a server.", LIST_EXAMPLES)
     options = parser.parse_options(
         before,
@@ -295,7 +302,7 @@ async def inventory(target: ServerTarget, options: Namespace) -> dict[str, Any]:
         found = about | await fetch_lists(client, notes)
         # Others are not asked twice: only what runs here is still being started.
         absent = await list_disconnected_servers(client) if target.server is not None else {}
-        if not any(found[heading] for heading in LIST_KINDS) and describe_hidden_tools(target, options, ""):
+        if not any(found[heading] for heading in LIST_FETCHERS) and explain_unlisted_tools(target, options, ""):
             notes.append(
                 "a server shows only what your token may use; whoever runs it sees what it lacks with defserve why"
             )
@@ -307,20 +314,22 @@ def inventory_page(found: dict[str, Any]) -> Iterator[StyledLine]:
     server = found["server"]
     title = " ".join(str(server[key]) for key in ("name", "version") if server.get(key))
     yield StyledLine((title or "unnamed server", "heading"), (f" (protocol {found['version']})", "faint"))
-    for heading in LIST_KINDS:
+    for heading in LIST_FETCHERS:
         if not found[heading]:
             continue
         yield StyledLine()
         yield StyledLine((heading.capitalize(), "heading"))
         for item in found[heading]:
-            yield from item_lines(item, *(format_tags(list_tool_dangers(item)) if heading == "tools" else ()))
+            yield from format_item_lines(
+                item, *(format_effect_words(list_tool_dangers(item)) if heading == "tools" else ())
+            )
     absent: dict[str, str] = found.get("notConnected", {})
     if absent:
         yield StyledLine()
         yield StyledLine(("Not connected", "heading"))
         for name, note in absent.items():
             yield StyledLine("  ", (name, "title"), f"  {note}", hang=4)
-    elif not any(found[heading] for heading in LIST_KINDS):
+    elif not any(found[heading] for heading in LIST_FETCHERS):
         yield StyledLine("It shows you no tools, resources or prompts.")
 
 
@@ -346,14 +355,14 @@ def inspect_session_in_browser(session: SavedSession, options: Namespace) -> int
 
 
 async def _run(
-    target: InspectionTarget, options: WebOptions, store: str | None, ending: asyncio.Future[int] | None = None
+    target: InspectionTarget, options: InspectorWebOptions, store: str | None, ending: asyncio.Future[int] | None = None
 ) -> int:
     """Inspect until `ending`, or a signal. A store that is given is read too; raises UsageError if it is not there."""
     async with nullcontext(target.stored) if store is None else open_states_at(require_existing_store(store)) as stored:
         return await run_inspector(replace(target, stored=stored), options, ending or make_stop_future())
 
 
-def make_dev_inspector(options: Namespace, build: BuildNews | None = None) -> RunCompanion:
+def make_dev_inspector(options: Namespace, build: ReloadStatus | None = None) -> RunCompanion:
     """The inspector of a server that runs beside it, at an address, and is replaced from time to time.
 
     `build` tells it why a new version does not start.
@@ -369,11 +378,11 @@ def make_dev_inspector(options: Namespace, build: BuildNews | None = None) -> Ru
     return run_beside
 
 
-def web_options(options: Namespace) -> WebOptions:
+def web_options(options: Namespace) -> InspectorWebOptions:
     """Raises UsageError for a port that does not exist."""
     if not 0 <= options.port <= 65535:
         raise UsageError(f"there is no port {options.port}", fix="use one from 1024 to 65535, or leave --port out")
-    return WebOptions(options.port, not options.no_browser)
+    return InspectorWebOptions(options.port, not options.no_browser)
 
 
 def make_inspector_target(target: ServerTarget, words: Sequence[str], options: Namespace) -> InspectionTarget:
@@ -399,7 +408,7 @@ def make_inspector_target(target: ServerTarget, words: Sequence[str], options: N
         options.era or "",
         stored=process.find_state if process is not None else make_state_finder(section) if section else None,
         # The kernel of this user: the one in this process, or the one that runs.
-        kernel=KernelControl(target.kernel, kernel_process) if target.kernel is not None else None,
+        kernel=KernelOverSocket(target.kernel, kernel_process) if target.kernel is not None else None,
         audit=None if server is None else lambda: find_audit_log(server),
         sign_in_at=_sign_in_at(target, options),
         tracebacks=_tracebacks(target, options),

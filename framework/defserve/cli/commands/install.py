@@ -22,7 +22,7 @@ from defserve.cli.target import (
     load_target,
     parse_headers,
     redirect_stdout_to_stderr,
-    split_command,
+    split_server_command,
 )
 from defserve.client.client import Client
 from defserve.client.known_clients import (
@@ -31,7 +31,7 @@ from defserve.client.known_clients import (
     ClientApp,
     LaunchCommand,
     check_server_name,
-    find_client,
+    find_known_client,
     make_server_name,
 )
 from defserve.client.targets import connect_url, is_server_address
@@ -54,7 +54,7 @@ PATIENCE: Final = 5.0
 
 
 def run_install(argv: list[str]) -> int:
-    before, command = split_command(argv)
+    before, command = split_server_command(argv)
     options = CommandParser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES).parse_options(
         before,
         CommandArgument("target", nargs="?", help=TARGET_HELP),
@@ -86,7 +86,7 @@ def run_install(argv: list[str]) -> int:
         raise UsageError("install needs one server", fix=f"add one: {TARGET_HELP}")
     with redirect_stdout_to_stderr():
         name, how = _server(options, command)
-    known = find_client(options.client)
+    known = find_known_client(options.client)
     path = known.path(options.scope, Path.cwd())
     edit = client_settings.set_entry(path, known.format, (known.key, name), known.entry(how))
     if known.is_shared(options.scope):
@@ -143,7 +143,7 @@ def _warn_of_shared_secrets(how: LaunchCommand, path: Path, client: str) -> None
 
 
 def _has_user_scope(client: str) -> bool:
-    return "user" in find_client(client).paths
+    return "user" in find_known_client(client).paths
 
 
 def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> LaunchCommand:
@@ -154,7 +154,7 @@ def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> L
     plain = LaunchCommand(url=target, headers=headers)
     if "authorization" in map(str.lower, headers) or find_local_server_url(target) is None:
         return plain
-    if find_client(options.client).is_shared(options.scope):
+    if find_known_client(options.client).is_shared(options.scope):
         show_stderr("the settings of a project are shared, so the local token of the server is not written into them")
         return plain
     found = find_local_server_url(target, keep=not options.dry_run)
@@ -243,7 +243,7 @@ def run_uninstall(argv: list[str]) -> int:
         CommandArgument("name", help="what the client calls the server, or what was given to `defserve install`"),
         *CLIENT_OPTIONS,
     )
-    known = find_client(options.client)
+    known = find_known_client(options.client)
     path = known.path(options.scope, Path.cwd())
     name = _find_entry_name(options.name, known, path)
     report = SettingsReport(name, path, options)

@@ -18,13 +18,13 @@ from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.screen import (
     can_draw,
     format_fact,
-    format_start,
+    format_start_banner,
     format_time,
     make_console,
     show_start_at_terminal,
     show_stderr,
 )
-from defserve.cli.screen_blocks import StyledLine, format_count, measure_text
+from defserve.cli.screen_blocks import StyledLine, format_count, measure_text_width
 from defserve.errors import UsageError
 from defserve.kernel.control import locate_config
 from defserve.server.command_line import add_serving_options, read_serving_options
@@ -196,10 +196,10 @@ class KernelStartDisplay:
     def format_blocks(self) -> Iterator[StyledLine]:
         """All servers, each with its state, and the address once it is there."""
         members = self._kernel.members
-        width = max(map(measure_text, members), default=0)
-        facts = [self.format_member(id, " " * (width - measure_text(id) + 2), "  ") for id in members]
+        width = max(map(measure_text_width, members), default=0)
+        facts = [self.format_member(id, " " * (width - measure_text_width(id) + 2), "  ") for id in members]
         facts += [StyledLine(), format_fact("address", self._address)] if self._address else []
-        yield from format_start(self._kernel.server.name, "", format_count(len(members), "server"), facts)
+        yield from format_start_banner(self._kernel.server.name, "", format_count(len(members), "server"), facts)
 
     def format_member(self, id: str, gap: str, indent: str = "") -> StyledLine:
         """`wiki  ready in 320 ms, 12 tools`, `mail  failed: exited with code 1: …`."""
@@ -258,11 +258,11 @@ def _find_warnings(config: KernelConfig, on: str | None) -> list[UsageError]:
 
 def _find_missing_programs(config: KernelConfig) -> Iterator[UsageError]:
     """Servers whose program is not on this machine. Variables may stand in the command."""
-    from defserve.kernel.config.entries import unset_in
+    from defserve.kernel.config.entries import list_unset_variables
 
     for entry in config.servers:
         launch = entry.launch
-        if not entry.enabled or not launch.command or unset_in(launch.texts(), os.environ):
+        if not entry.enabled or not launch.command or list_unset_variables(launch.texts(), os.environ):
             continue
         filled = launch.fill_variables(os.environ)
         if shutil.which(filled.command, path=filled.env.get("PATH")) is None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, TextIO, TypeVar
 
-from defserve.auth.api_keys import DEFAULT_FILE as STORE
+from defserve.auth.api_keys import DEFAULT_KEYS_FILE as STORE
 from defserve.auth.api_keys import ApiKey, ApiKeys, is_store_address
 from defserve.cli.parser import (
     JSON_FLAG,
@@ -204,11 +204,11 @@ async def _server(options: Namespace, *, is_reading: bool) -> str | None:
     """Whose keys are meant. A file has those of one server; a store may have several."""
     if not is_store_address(options.store):
         return options.server
-    from defserve.stores.identity import choose_server, open_store
+    from defserve.stores.identity import choose_server_identity, open_store
 
     store = open_store(options.store)
     try:
-        return (await choose_server(store, options.server, is_reading=is_reading)).label
+        return (await choose_server_identity(store, options.server, is_reading=is_reading)).label
     finally:
         await store.close()
 

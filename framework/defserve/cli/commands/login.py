@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from defserve.auth.oauth import is_loopback
 from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, make_flag
-from defserve.cli.screen import show_prompt, show_stderr, show_stdout
+from defserve.cli.screen import show_input_prompt, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, Table
 from defserve.cli.target_connection import explain_http_errors
 from defserve.client.client import Client
@@ -242,12 +242,12 @@ def run_dev_issuer(argv: list[str]) -> int:
 
 
 async def _serve_issuer(users: Sequence[str], port: int) -> int:
-    from defserve.tooling.dev_issuer import WARNING, serve_dev_issuer
+    from defserve.tooling.dev_issuer import DEV_ISSUER_WARNING, serve_dev_issuer
     from defserve.tooling.devserver.client_relay import make_stop_future
 
     async with serve_dev_issuer(users, port) as issuer:
         use = f'OAuthProxy("oidc", issuer="{issuer.issuer}", client_id="dev", client_secret="dev", …)'
-        show_stderr(StyledLine((WARNING, "bad")), StyledLine(f"in your server: {use}"))
+        show_stderr(StyledLine((DEV_ISSUER_WARNING, "bad")), StyledLine(f"in your server: {use}"))
         show_stderr(StyledLine(f"issuer on {issuer.issuer}"))
         return await make_stop_future()
 
@@ -291,7 +291,7 @@ def _show(url: str, *, is_opened: bool) -> None:
 async def _read_typed_line(is_again: bool) -> str:
     """A line that the person types. Raises EOFError."""
     told = "That is not the address that belongs to this sign-in. " if is_again else ""
-    show_prompt(StyledLine(f"{told}If your browser is on another machine, paste the address that it ends at: "))
+    show_input_prompt(StyledLine(f"{told}If your browser is on another machine, paste the address that it ends at: "))
     loop = asyncio.get_running_loop()
     typed: asyncio.Future[bytes] = loop.create_future()
 
@@ -384,7 +384,7 @@ def _state(credential: Credential, place: str) -> SignInState:
     if tokens is None:
         return SignInState(server, issuer, place=place, problem="ended; sign in again")
     renews = credential.can_refresh
-    problem = "expired; sign in again" if tokens.has_ended and not renews else ""
+    problem = "expired; sign in again" if tokens.has_expired and not renews else ""
     return SignInState(server, issuer, tokens.scopes, tokens.expires_at, renews, place, problem)
 
 

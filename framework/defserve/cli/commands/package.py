@@ -18,10 +18,10 @@ from defserve.cli.exits import print_error
 from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser
 from defserve.cli.screen import ProgressDisplay, format_problem, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine
-from defserve.cli.target import split_command
+from defserve.cli.target import split_server_command
 from defserve.errors import UsageError, did_you_mean
-from defserve.tooling.client_settings import install_command
-from defserve.tooling.packaging.package import BuiltPackage, check_upload_programs, make_package, plan_uploads
+from defserve.tooling.client_settings import format_install_command
+from defserve.tooling.packaging.package import BuiltPackage, build_artefacts, check_upload_programs, plan_uploads
 from defserve.tooling.packaging.project_documents import read_project
 from defserve.tooling.project_template import Placeholder, find_placeholders, load_template_questions
 
@@ -74,7 +74,7 @@ def build_package(options: Namespace, work: ProgressDisplay) -> tuple[BuiltPacka
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
     with explain_write_errors("name a folder that you can write: --out DIR"):
-        return make_package(project, out, options.allow, work.show_step), out
+        return build_artefacts(project, out, options.allow, work.show_step), out
 
 
 def format_placeholder_warning(found: list[Placeholder]) -> str:
@@ -159,13 +159,13 @@ TEST_EXAMPLES: Final = """  defserve test
 
 
 def run_test(argv: list[str]) -> int:
-    before, more = split_command(argv) if argv[-1:] != ["--"] else (argv[:-1], None)
+    before, more = split_server_command(argv) if argv[-1:] != ["--"] else (argv[:-1], None)
     parser = CommandParser(
         "defserve test", "Run the tests of a project. Arguments after `--` go to pytest.", TEST_EXAMPLES
     )
     options = parser.parse_options(before, CommandArgument("project", nargs="?", default=".", help=PROJECT))
     if find_spec("pytest") is None:
-        raise UsageError("pytest is not installed", fix=install_command("pytest"))
+        raise UsageError("pytest is not installed", fix=format_install_command("pytest"))
     root = project_of(Path(options.project))
     # By its path, so that the package is not imported before pytest is.
     command = [sys.executable, "-P", str(STARTER), *plugin(), *(more or [])]

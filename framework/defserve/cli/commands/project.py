@@ -15,8 +15,21 @@ from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser
 from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import DiffBlock, JsonBlock, ScreenBlock, StyledLine
 from defserve.errors import UsageError
-from defserve.tooling.migrate.migration import NOT_PYTHON, NOT_PYTHON_FIX, NOTHING_HERE, Migration, migrate_files
-from defserve.tooling.project_parts import PART_MAKERS, PartRequest, apply_edits, locate_server, make_part, plan_edits
+from defserve.tooling.migrate.migration import (
+    INVALID_PYTHON_FIX,
+    INVALID_PYTHON_PROBLEM,
+    NOTHING_TO_MIGRATE,
+    Migration,
+    migrate_files,
+)
+from defserve.tooling.project_parts import (
+    PART_MAKERS,
+    PartRequest,
+    apply_edits,
+    find_project_server,
+    make_part,
+    plan_edits,
+)
 from defserve.tooling.project_template import (
     DERIVED_ANSWERS,
     CreatedProject,
@@ -206,7 +219,7 @@ def run_add(argv: list[str]) -> int:
     )
     if options.uri and options.kind != "resource":
         parser.error("only a resource has a --uri")
-    home = locate_server(Path.cwd(), options.server)
+    home = find_project_server(Path.cwd(), options.server)
     request = PartRequest(
         options.kind, options.name, home.variable, home.distribution, options.description, options.uri
     )
@@ -300,12 +313,12 @@ def _migrate(named: list[Path]) -> list[Migrated]:
     sources = {path: _read_source(path) for path in (*files, *found)}
     done = {path: Migrated(path, sources[path], each) for path, each in migrate_files(sources).items()}
     for path in files:
-        if bad := [note for note in done[path].migration.notes if note.text == NOT_PYTHON]:
-            raise UsageError(f"{path}:{bad[0].line}: {NOT_PYTHON}", fix=NOT_PYTHON_FIX)
+        if bad := [note for note in done[path].migration.notes if note.text == INVALID_PYTHON_PROBLEM]:
+            raise UsageError(f"{path}:{bad[0].line}: {INVALID_PYTHON_PROBLEM}", fix=INVALID_PYTHON_FIX)
     return [
         each
         for path, each in done.items()
-        if path in files or not any(note.text == NOTHING_HERE for note in each.migration.notes)
+        if path in files or not any(note.text == NOTHING_TO_MIGRATE for note in each.migration.notes)
     ]
 
 
@@ -324,8 +337,8 @@ def _write(done: list[Migrated]) -> None:
 
 def _report(each: Migrated, *, written: bool) -> list[ScreenBlock]:
     name, notes = os.path.relpath(each.path), each.migration.notes
-    if any(note.text == NOTHING_HERE for note in notes):
-        return [f"{name}: nothing to change: {NOTHING_HERE}"]
+    if any(note.text == NOTHING_TO_MIGRATE for note in notes):
+        return [f"{name}: nothing to change: {NOTHING_TO_MIGRATE}"]
     if each.migration.text == each.before:
         lines: list[ScreenBlock] = [f"{name}: nothing to change"]
     else:

@@ -14,16 +14,22 @@ from defserve.cli.content import decode_base64, format_signature, render_content
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.screen import ProgressDisplay, show_stdout
 from defserve.cli.screen_blocks import DocumentBlock, JsonBlock, ScreenBlock, StyledLine
-from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, resolve_target, split_command
+from defserve.cli.target import (
+    TARGET_HELP,
+    ServerTarget,
+    redirect_stdout_to_stderr,
+    resolve_target,
+    split_server_command,
+)
 from defserve.cli.target_connection import (
     ARGUMENT_PATTERN,
     CONNECTION_OPTIONS,
     MISSING_ARGUMENT_PATTERN,
-    brief_tracebacks,
     connect_target,
     parse_argument_words,
     parse_subject_options,
     resolve_target_before_name,
+    shorten_tracebacks,
 )
 from defserve.client.client import Client
 from defserve.client.replies import list_if_supported, object_or_empty
@@ -47,7 +53,7 @@ SERVER_FILE: Final = re.compile(r"^(?!.*://).*\.(py|toml)(:\w+)?$")
 
 
 def run_read(argv: list[str]) -> int:
-    before, command = split_command(argv)
+    before, command = split_server_command(argv)
     options = CommandParser("defserve read", ABOUT, EXAMPLES).parse_options(
         before,
         CommandArgument("words", nargs="*", metavar="[TARGET] URI", help=TARGET_HELP),
@@ -68,7 +74,7 @@ def run_read(argv: list[str]) -> int:
         raise UsageError("read needs one URI", fix="defserve read server.py notes://today")
     with (
         redirect_stdout_to_stderr(),
-        nullcontext() if options.verbose else brief_tracebacks(),
+        nullcontext() if options.verbose else shorten_tracebacks(),
         ProgressDisplay(f"Reading {words[0]}") as work,
     ):
         contents = asyncio.run(read_resource(target, words[0], options, work))
@@ -129,7 +135,7 @@ PROMPT_EXAMPLES: Final = """  defserve prompt server.py review code="def f(): ..
 
 
 def run_prompt(argv: list[str]) -> int:
-    before, command = split_command(argv)
+    before, command = split_server_command(argv)
     parser = CommandParser("defserve prompt", "Fill in a prompt of a server and print its messages.", PROMPT_EXAMPLES)
     options = parse_subject_options(
         parser,
@@ -147,7 +153,7 @@ def run_prompt(argv: list[str]) -> int:
     texts, values = parse_argument_words(words[1:], None)
     with (
         redirect_stdout_to_stderr(),
-        nullcontext() if options.verbose else brief_tracebacks(),
+        nullcontext() if options.verbose else shorten_tracebacks(),
         ProgressDisplay(f"Filling in {words[0]}") as work,
     ):
         found = asyncio.run(fill_prompt(target, words[0], {**texts, **values}, options, work))

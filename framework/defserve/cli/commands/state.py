@@ -41,7 +41,7 @@ from defserve.stores.checkpoints.checkpoint_store import (
 )
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, CheckpointTree, Retention, TreeKey
 from defserve.stores.checkpoints.json_patches import PatchOperation
-from defserve.stores.identity import ServerIdentity, ServerStore, choose_server, open_store, parse_identity
+from defserve.stores.identity import ServerIdentity, ServerStore, choose_server_identity, open_store, parse_identity
 from defserve.stores.store import (
     FORMAT_SPACE,
     SECRETS_SPACE,
@@ -570,7 +570,7 @@ async def open_server_store(address: str, server: str | None = None) -> AsyncGen
     """The part of a store that is a server's: of that which is named, or of the only one there."""
     raw = open_store(require_existing_store(address))
     try:
-        identity = await choose_server(raw, server, is_reading=True)
+        identity = await choose_server_identity(raw, server, is_reading=True)
         store = ServerStore(raw, identity)
         secret = await find_checkpoint_secret(store, ServerSecret(None).get_lasting_secret(), identity)
         # Only verifying and committing need a real secret.
@@ -644,7 +644,7 @@ def _is_unnamed(space: str) -> bool:
 def _adopt_sqlite(path: Path, identity: ServerIdentity) -> int:
     import sqlite3
 
-    from defserve.stores.sqlite import FIRST_NAMED_FORMAT, migrate_format
+    from defserve.stores.sqlite import FIRST_FORMAT_NAMING_SERVERS, migrate_sqlite_format
 
     # SQLite would make an empty file of a wrong name.
     connection = sqlite3.connect(path.absolute().as_uri() + "?mode=rw", uri=True, isolation_level=None)
@@ -652,9 +652,9 @@ def _adopt_sqlite(path: Path, identity: ServerIdentity) -> int:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
         found: int = connection.execute("PRAGMA user_version").fetchone()[0]
-        if not 0 < found <= FIRST_NAMED_FORMAT:
+        if not 0 < found <= FIRST_FORMAT_NAMING_SERVERS:
             return 0
-        migrate_format(connection, found)
+        migrate_sqlite_format(connection, found)
         unnamed = [space for (space,) in connection.execute("SELECT DISTINCT space FROM entries") if _is_unnamed(space)]
         for space in unnamed:
             connection.execute("UPDATE entries SET space = ? WHERE space = ?", (identity.make_prefix() + space, space))
@@ -670,7 +670,7 @@ async def _adopt_redis(address: RedisAddress, identity: ServerIdentity) -> int:
     client: Any = address.client()
     count = 0
     try:
-        with address.raising_store_errors():
+        with address.translate_redis_errors():
             for key in [key.decode(errors="surrogateescape") async for key in client.scan_iter(count=1000)]:
                 space = key.removeprefix(address.prefix)
                 if key.startswith(address.prefix) and _is_unnamed(space):

@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Final, TypeVar
 
-from defserve.cli.commands.call import ANSWER, ANSWER_OPTIONS, CallResult, page
+from defserve.cli.commands.call import ANSWER_OPTION_FIX, ANSWER_OPTIONS, PrintableCallResult, page
 from defserve.cli.content import list_media_blocks
 from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, make_flag, run_action
 from defserve.cli.screen import ProgressDisplay, show_stdout
 from defserve.cli.screen_blocks import JsonBlock
 from defserve.cli.target import redirect_stdout_to_stderr, resolve_target
-from defserve.cli.target_connection import CONNECTION_OPTIONS, brief_tracebacks, connect_target
+from defserve.cli.target_connection import CONNECTION_OPTIONS, connect_target, shorten_tracebacks
 from defserve.cli.terminal_answers import PreparedAnswers
 from defserve.client.client import Client
 from defserve.client.replies import object_or_empty
@@ -77,7 +77,7 @@ def show_result(argv: list[str]) -> int:
         *CONNECTION_OPTIONS,
     )
 
-    async def wait_for_result(client: Client, task: ServerTask) -> CallResult:
+    async def wait_for_result(client: Client, task: ServerTask) -> PrintableCallResult:
         try:
             result = await task.result_raw()
         except PeerError as error:
@@ -85,8 +85,8 @@ def show_result(argv: list[str]) -> int:
                 raise
             raise ToolError(error.message, data=error.data) from None
         if options.raw:
-            return CallResult(result)
-        return CallResult(await client.value(task.tool, result), list_media_blocks(result))
+            return PrintableCallResult(result)
+        return PrintableCallResult(await client.value(task.tool, result), list_media_blocks(result))
 
     show_stdout(*page(_run_on_task(options, wait_for_result), options.id, options))
     return 0
@@ -134,13 +134,13 @@ def _run_on_task(options: Namespace, act: Callable[[Client, ServerTask], Awaitab
                 if given.unanswered is not None:
                     raise given.unanswered from None
                 if (questions := format_questions(task)) and not given.can_answer:
-                    fix = f"run it at a terminal, where you can answer, or add {ANSWER}"
+                    fix = f"run it at a terminal, where you can answer, or add {ANSWER_OPTION_FIX}"
                     raise UsageError(f"the task asks: {questions}", fix=fix) from None
                 raise
 
     with (
         redirect_stdout_to_stderr(),
-        nullcontext() if options.verbose else brief_tracebacks(),
+        nullcontext() if options.verbose else shorten_tracebacks(),
         ProgressDisplay(f"Asking for task {options.id}") as work,
     ):
         return asyncio.run(run(work))

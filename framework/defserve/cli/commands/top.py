@@ -32,7 +32,7 @@ from defserve.cli.target import ServerTarget, parse_headers
 from defserve.cli.target_connection import CONNECTION_OPTIONS, connect_target
 from defserve.client.client import Client
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.kernel.control import ask_kernel, find_kernel_at, locate_kernel
+from defserve.kernel.control import ask_kernel, find_kernel_at, locate_running_kernel_file
 from defserve.tooling.listing import LISTING_OFFER
 
 ABOUT: Final = """Watch a server or kernel that runs: calls a second, errors, latencies, sessions.
@@ -377,7 +377,7 @@ MAY_NOT_READ: Final = "this token may not read its metrics: it needs the scope m
 def open_snapshot_source(target: str | None, options: Namespace, stack: AsyncExitStack) -> SnapshotSource:
     """The source for what the command line names. What it opens is closed with `stack`."""
     if target is None or target.endswith(".toml"):
-        config = locate_kernel(target)
+        config = locate_running_kernel_file(target)
         return lambda: asyncio.to_thread(_look_at_kernel, config, options.pid)
     if (scheme := urlsplit(target).scheme) in SCHEMES:
         return _ServerSource(target, options, stack)

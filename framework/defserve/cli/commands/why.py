@@ -13,18 +13,18 @@ from defserve.cli.exits import EXIT_OK, EXIT_TOOL_FAILED
 from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, parse_token_file
 from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine
-from defserve.cli.target import NAME_ONE, find_project_target, load_target, redirect_stdout_to_stderr
+from defserve.cli.target import NAME_SERVER_FIX, find_project_target, load_target, redirect_stdout_to_stderr
 from defserve.client.targets import is_server_address
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
-from defserve.server.call_decision import TOKEN, Outcome, examine_caller, explain_call
+from defserve.server.call_decision import TOKEN_CALLER_NAME, GateOutcome, explain_call, resolve_named_caller
 
 if TYPE_CHECKING:
     from defserve.client.signin.credentials import Tokens
 
 TOKEN_VARIABLE: Final = "DEFSERVE_TOKEN"
 START_SECONDS: Final = 30.0
-MARKS: Final[dict[Outcome, tuple[str, str]]] = {
+MARKS: Final[dict[GateOutcome, tuple[str, str]]] = {
     "passed": ("✓", "good"),
     "refused": ("✗", "bad"),
     "depends": ("?", "warning"),
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     )
     target = options.server or find_project_target()
     if target is None:
-        raise UsageError("no server is given", fix=f"add --server: {NAME_ONE}")
+        raise UsageError("no server is given", fix=f"add --server: {NAME_SERVER_FIX}")
     if is_server_address(target):
         raise UsageError(
             f"{target!r} is an address, and a server tells nobody its rules",
@@ -91,9 +91,9 @@ async def _explain(target: str, options: Namespace) -> dict[str, Any]:
     server = load_target(target)
     scopes = None if options.scopes is None else options.scopes.replace(",", " ").split()
     token, granted = _find_token(options), None
-    if options.caller == TOKEN and not token and (sign_in := _find_sign_in(server)) is not None:
+    if options.caller == TOKEN_CALLER_NAME and not token and (sign_in := _find_sign_in(server)) is not None:
         token, granted = sign_in.access_token, sign_in.scopes
-    caller = await examine_caller(server, options.caller, token=token, scopes=scopes, granted=granted)
+    caller = await resolve_named_caller(server, options.caller, token=token, scopes=scopes, granted=granted)
     decision = await explain_call(server, caller, options.tool, _parse_arguments(options.arguments))
     return {"caller": caller.title, "tool": options.tool, **decision.describe()}
 

@@ -20,8 +20,8 @@ from time import monotonic
 from typing import Final, NamedTuple, cast
 
 from defserve.base.redaction import escape_unprintable_lines
-from defserve.client.link import TURN_SECONDS, ProgramMissing, split_into_pieces
-from defserve.client.replies import KEPT_HEAD_BYTES, KEPT_TAIL_BYTES, CutMessage
+from defserve.client.link import MAX_LOOP_TURN_SECONDS, ProgramMissing, split_into_pieces
+from defserve.client.replies import KEPT_HEAD_BYTES, KEPT_TAIL_BYTES, TruncatedMessage
 from defserve.core.messages import LineSplitter
 from defserve.errors import PeerGone
 
@@ -35,7 +35,7 @@ LATE_OUTPUT_SECONDS = 0.2
 log = logging.getLogger("defserve.client")
 
 
-class ChildOptions(NamedTuple):
+class ChildProcessOptions(NamedTuple):
     """What to start, and how.
 
     bare          the child sees `env` and little else of the environment; if not, `env` is added to ours
@@ -82,7 +82,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
     ended_output  whether nothing more comes: it closed its output, or it has exited
     """
 
-    def __init__(self, options: ChildOptions) -> None:
+    def __init__(self, options: ChildProcessOptions) -> None:
         loop = asyncio.get_running_loop()
         self.options = options
         self.take: Callable[[bytes], None] | None = None
@@ -105,7 +105,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._waiter: asyncio.Future[None] | None = None
 
     @classmethod
-    async def start(cls, options: ChildOptions) -> ChildProcess:
+    async def start(cls, options: ChildProcessOptions) -> ChildProcess:
         """Start it. Raises PeerGone if that fails."""
         environment = options.environment()
         # Through a pipe of its own, because what asyncio's pipe to a process brings is told a turn of the loop later.
@@ -315,7 +315,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def _hand_on(self) -> None:
         """Hand on what waits. A child that says much is read on in the next turn of the loop, which others share."""
-        self._next_turn, until = None, monotonic() + TURN_SECONDS
+        self._next_turn, until = None, monotonic() + MAX_LOOP_TURN_SECONDS
         while self._ready or self._uncut:
             self._hand_on_one()
             if (self._ready or self._uncut) and monotonic() > until:
@@ -376,7 +376,7 @@ class _Output(asyncio.Protocol):
         self._child.pipe_connection_lost(STDOUT, exc)
 
 
-def _not_started(options: ChildOptions, error: OSError) -> PeerGone:
+def _not_started(options: ChildProcessOptions, error: OSError) -> PeerGone:
     command, cwd = options.command, options.cwd
     text = f"cannot start {command!r}: {error.strerror or error}"
     # A missing working folder gives the same error as a missing program.
@@ -407,7 +407,7 @@ GAP = b"\0"
 
 
 class MessageLines(LineSplitter):
-    """Like `LineSplitter`, but a `CutMessage` stands for a line that is too long. It comes when that line is over."""
+    """Like `LineSplitter`, but a `TruncatedMessage` stands for a line that is too long, when it is over."""
 
     __slots__ = ("_head", "_tail")
 
@@ -435,8 +435,8 @@ class MessageLines(LineSplitter):
         else:
             super()._add(line, whole)
 
-    def _cut(self, head: bytes, tail: bytes) -> CutMessage:
-        found = CutMessage(head[:KEPT_HEAD_BYTES] + GAP + tail[-KEPT_TAIL_BYTES:])
+    def _cut(self, head: bytes, tail: bytes) -> TruncatedMessage:
+        found = TruncatedMessage(head[:KEPT_HEAD_BYTES] + GAP + tail[-KEPT_TAIL_BYTES:])
         found.limit = self.limit
         return found
 
@@ -472,7 +472,7 @@ class StderrLines:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def last_words(self) -> list[str]:
+    def last_stderr_lines(self) -> list[str]:
         """The last lines, each cut to a usual length."""
         return [_decode_line(line)[:MAX_LAST_LINE_LENGTH] for line in self._last]
 

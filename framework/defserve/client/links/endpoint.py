@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from defserve.base.http_connection import BrokenHttpConnection, DirectResponse, NoHttpConnection
+from defserve.base.http_connection import BrokenHttpConnection, DirectResponse, HttpConnectFailed
 from defserve.base.version import VERSION
 from defserve.client.link import HttpChallenge, ResolveHost
 from defserve.client.links.http_client import (
-    HttpClient,
+    OriginHttpClient,
     ProxiedClient,
     ProxiedResponse,
     RequestAddress,
@@ -68,7 +68,7 @@ class HttpEndpoint:
             self._http = (
                 ProxiedClient(self._address, given)
                 if resolve is None and uses_http_proxy(self._address)
-                else HttpClient(self._address, given, resolve)
+                else OriginHttpClient(self._address, given, resolve)
             )
         except ValueError as error:
             raise UsageError(str(error), fix="give header names and values in plain ASCII, on one line") from None
@@ -119,17 +119,17 @@ class HttpEndpoint:
         status = response.status
         if status < 400:
             return None
-        body = (await response.read_start(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
+        body = (await response.read_body_start(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
         challenge = response.headers.get("www-authenticate")
         if status in (401, 403) and challenge:
             return CredentialsRequired(self, status, challenge)
-        reply = parse_json_object(body) if media_type(response) == JSON_MEDIA_TYPE else {}
+        reply = parse_json_object(body) if get_response_media_type(response) == JSON_MEDIA_TYPE else {}
         error = object_or_empty(reply.get("error"))
         if error and (reply.get("id") is not None or error.get("code") != INVALID_REQUEST):
             return make_peer_error(error)
         # Such an error without an id was made before the message was read: it is about HTTP.
         words = " ".join(str(error.get("message") or body.decode(errors="replace")).split())[:MAX_QUOTE_LENGTH]
-        if media_type(response) == HTML_MEDIA_TYPE:
+        if get_response_media_type(response) == HTML_MEDIA_TYPE:
             words = WEB_PAGE
         text = f"{self} answered HTTP {status} {response.reason}".rstrip()
         return HttpRefusal(
@@ -138,7 +138,7 @@ class HttpEndpoint:
 
     def make_unreachable_error(self, error: BrokenHttpConnection) -> PeerGone:
         return AddressUnreachable(
-            f"{self} cannot be reached: {error}", was_sent=not isinstance(error, NoHttpConnection)
+            f"{self} cannot be reached: {error}", was_sent=not isinstance(error, HttpConnectFailed)
         )
 
     async def aclose(self) -> None:
@@ -149,13 +149,13 @@ HTML_MEDIA_TYPE: Final = "text/html"
 WEB_PAGE: Final = "a web page, so this is no MCP endpoint"
 
 
-def media_type(response: HttpResponse) -> str:
+def get_response_media_type(response: HttpResponse) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 async def read_body(response: HttpResponse) -> bytes:
     """The whole body. Raises PeerError if it is too long for a message."""
-    body = await response.read_start(MAX_MESSAGE_BYTES)
+    body = await response.read_body_start(MAX_MESSAGE_BYTES)
     if len(body) > MAX_MESSAGE_BYTES:
         raise PeerError(f"the server sent an answer of more than {MAX_MESSAGE_BYTES} bytes")
     return body
@@ -166,7 +166,7 @@ async def read_body(response: HttpResponse) -> bytes:
 
 MAX_AUTH_ROUNDS: Final = 3
 """How often one request is sent again with other credentials: a nonce, a sign-in, more scopes."""
-AUTHORIZATION: Final = "authorization"
+AUTHORIZATION_HEADER: Final = "authorization"
 
 
 class AuthorizedEndpoint(HttpEndpoint):
@@ -188,7 +188,9 @@ class AuthorizedEndpoint(HttpEndpoint):
             if response.status not in (401, 403):
                 self._authorizer.on_request_accepted(response.headers)
                 return response
-            refusal = HttpChallenge(response.status, response.headers, shown.get(AUTHORIZATION, ""), self._http.peers)
+            refusal = HttpChallenge(
+                response.status, response.headers, shown.get(AUTHORIZATION_HEADER, ""), self._http.peers
+            )
             if not left or not await self._authorizer.handle_challenge(refusal):
                 return response
             await response.aclose()
@@ -212,7 +214,7 @@ def make_endpoint(
     authorizer: ServerAuthorizer | None,
 ) -> HttpEndpoint:
     """The endpoint at an address, with a fixed token, with an authorizer, or with neither."""
-    whole = {**(headers or {}), **({AUTHORIZATION: f"Bearer {token}"} if token else {})}
+    whole = {**(headers or {}), **({AUTHORIZATION_HEADER: f"Bearer {token}"} if token else {})}
     return (
         HttpEndpoint(url, whole, resolve) if authorizer is None else AuthorizedEndpoint(url, whole, resolve, authorizer)
     )

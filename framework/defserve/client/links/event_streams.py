@@ -21,10 +21,10 @@ from defserve.client.links.endpoint import (
     MAX_MESSAGE_BYTES,
     HttpEndpoint,
     HttpResponse,
+    get_response_media_type,
     make_endpoint,
-    media_type,
 )
-from defserve.client.replies import ByteQueue
+from defserve.client.replies import ByteBoundedQueue
 from defserve.core.messages import METHOD_NOT_FOUND, Reply, Request
 from defserve.errors import PeerError, PeerGone
 from defserve.serve.address import HttpRefusal, TokenNotRenewed
@@ -99,7 +99,7 @@ class EventStreams:
                 failures += 1
                 continue
             status = response.status
-            if status == 200 and media_type(response) == EVENT_STREAM_MEDIA_TYPE:
+            if status == 200 and get_response_media_type(response) == EVENT_STREAM_MEDIA_TYPE:
                 failures, was_open = 0, True
                 on_opened()
                 if (reply := await self.read_events(response, stream, request, hear)) is not None:
@@ -313,7 +313,7 @@ class LegacySseLink:
     def __init__(self, url: str, at: Callable[[str], HttpEndpoint]) -> None:
         self._url, self._at = url, at
         self._stream = at(url)
-        self._inbox: ByteQueue[bytes | PeerGone | None] = ByteQueue(MAX_WAITING_MESSAGES)
+        self._inbox: ByteBoundedQueue[bytes | PeerGone | None] = ByteBoundedQueue(MAX_WAITING_MESSAGES)
         self._posts: asyncio.Future[HttpEndpoint] = asyncio.get_running_loop().create_future()
         self._reader = asyncio.create_task(self._read_events(), name="defserve.client events")
 
@@ -380,7 +380,7 @@ class LegacySseLink:
             try:
                 if refusal := await self._stream.read_refusal(response):
                     raise refusal
-                if media_type(response) != EVENT_STREAM_MEDIA_TYPE:
+                if get_response_media_type(response) != EVENT_STREAM_MEDIA_TYPE:
                     raise HttpRefusal(f"{self._stream} is not an event stream", data={"status": response.status})
                 parser, turns = SseParser(MAX_MESSAGE_BYTES), LoopTimeBudget()
                 async for part in response.iter_parts():

@@ -25,8 +25,8 @@ from defserve.client.links.endpoint import (
     MAX_MESSAGE_BYTES,
     HttpExchange,
     HttpResponse,
+    get_response_media_type,
     make_endpoint,
-    media_type,
     read_body,
 )
 from defserve.client.links.event_streams import (
@@ -35,7 +35,7 @@ from defserve.client.links.event_streams import (
     is_session_lost_error,
     is_session_refusal,
 )
-from defserve.client.replies import ByteQueue, object_or_empty, read_raw_reply
+from defserve.client.replies import ByteBoundedQueue, object_or_empty, read_raw_reply
 from defserve.core.json_values import is_array
 from defserve.core.messages import Message, Notification, Reply, Request, RequestId, encode
 from defserve.core.messages import parse_json_message as message_of
@@ -114,7 +114,7 @@ class HttpLink:
         self._version: str | None = None
         self._stateless: str | None = None
         self._tool_headers = ToolHeaders()
-        self._inbox: ByteQueue[bytes | LostRequest | PeerGone | None] = ByteQueue(MAX_WAITING_MESSAGES)
+        self._inbox: ByteBoundedQueue[bytes | LostRequest | PeerGone | None] = ByteBoundedQueue(MAX_WAITING_MESSAGES)
         self._room = asyncio.Semaphore(MAX_REQUESTS)
         self._asking: dict[RequestId, asyncio.Task[None]] = {}
         self._listening: asyncio.Task[None] | None = None
@@ -256,7 +256,7 @@ class HttpLink:
                 await self._check(response, of_session=SESSION in headers)
             if request.method == "initialize":
                 self._session = response.headers.get(SESSION.lower())
-            kind = media_type(response)
+            kind = get_response_media_type(response)
             if kind == JSON_MEDIA_TYPE:
                 return await self._hear(await read_body(response), request, hear)
             if kind == EVENT_STREAM_MEDIA_TYPE:

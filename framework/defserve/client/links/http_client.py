@@ -19,14 +19,14 @@ from urllib.request import getproxies, proxy_bypass
 
 from defserve.auth.oauth import is_loopback
 from defserve.base.http_connection import (
-    WRITE_SECONDS,
+    WRITE_TIMEOUT_SECONDS,
     BrokenHttpConnection,
     ClosedWithoutResponse,
     DirectResponse,
+    HttpConnectFailed,
     HttpConnection,
-    NoHttpConnection,
-    encode_head,
-    read_until_enough,
+    encode_request_head,
+    join_parts_until_enough,
 )
 from defserve.base.peer_bounds import ACCEPT_ENCODING_VALUE
 from defserve.client.link import ResolveHost
@@ -44,7 +44,7 @@ MAX_IDLE_CONNECTIONS: Final = 20
 END: Final = b"\r\n"
 
 
-class HttpClient:
+class OriginHttpClient:
     """Sends requests to the origin of `address`. `headers` go with every request.
 
     There may be any number of connections: requests are limited elsewhere, and an answer to the server must never wait
@@ -60,7 +60,7 @@ class HttpClient:
         if address.userinfo is not None:
             own["authorization"] = address.userinfo
         self._headers = {**own, **given}
-        encode_head("GET", "/", self._headers)
+        encode_request_head("GET", "/", self._headers)
         self._idle: list[HttpConnection] = []
         self._open: set[HttpConnection] = set()
         self._cookies = Cookies()
@@ -113,7 +113,7 @@ class HttpClient:
             if self._cookies.header and "cookie" not in whole:
                 whole["cookie"] = self._cookies.header
             try:
-                head = encode_head(method, target, whole)
+                head = encode_request_head(method, target, whole)
             except ValueError as error:
                 raise BrokenHttpConnection(str(error)) from None
             self._last_request, self._last_head = (*request[:3], dict(headers)), head[: -len(END)]
@@ -148,11 +148,11 @@ class HttpClient:
                 else:
                     connection = await self._connect_to_one_of(await self._resolve(host, port), host, port)
         except TimeoutError:
-            raise NoHttpConnection(f"no connection within {CONNECT_SECONDS:g} s") from None
+            raise HttpConnectFailed(f"no connection within {CONNECT_SECONDS:g} s") from None
         except OSError as error:
-            raise NoHttpConnection(str(error) or type(error).__name__) from None
+            raise HttpConnectFailed(str(error) or type(error).__name__) from None
         except Refused as error:
-            raise NoHttpConnection(error.message) from None
+            raise HttpConnectFailed(error.message) from None
         if self._closed:
             connection.abort()
             raise BrokenHttpConnection("the client was closed")
@@ -286,7 +286,7 @@ def uses_http_proxy(address: RequestAddress) -> bool:
 
 
 class ProxiedClient:
-    """Does what `HttpClient` does. Raises UsageError without httpx2."""
+    """Does what `OriginHttpClient` does. Raises UsageError without httpx2."""
 
     def __init__(self, address: RequestAddress, headers: Mapping[str, str]) -> None:
         from defserve.guard.http_client import load_httpx
@@ -303,7 +303,7 @@ class ProxiedClient:
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=MAX_IDLE_CONNECTIONS, keepalive_expiry=IDLE_SECONDS
             ),
-            timeout=httpx.Timeout(CONNECT_SECONDS, read=None, write=WRITE_SECONDS),
+            timeout=httpx.Timeout(CONNECT_SECONDS, read=None, write=WRITE_TIMEOUT_SECONDS),
         )
 
     async def send(
@@ -341,9 +341,9 @@ class ProxiedResponse:
         self.headers = {name.lower(): value for name, value in response.headers.items()}
         self.is_over = False
 
-    async def read_start(self, enough: int) -> bytes:
+    async def read_body_start(self, enough: int) -> bytes:
         """The body, or its start: reading stops once there are more than `enough` bytes."""
-        return await read_until_enough(self.iter_parts(), enough)
+        return await join_parts_until_enough(self.iter_parts(), enough)
 
     async def iter_parts(self) -> AsyncGenerator[bytes]:
         """The body, part by part."""

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from defserve.client.links.child_process import END_SIGNALS, LATE_OUTPUT_SECONDS, ChildOptions, ChildProcess
+from defserve.client.links.child_process import END_SIGNALS, LATE_OUTPUT_SECONDS, ChildProcess, ChildProcessOptions
 from defserve.errors import PeerGone
 
 GRACE_SECONDS = 2.0
@@ -50,7 +50,9 @@ class ProcessLink:
         Raises PeerGone if it cannot be started.
         """
         return cls(
-            await ChildProcess.start(ChildOptions(command, args, env, cwd, bare, echo, on_stderr, ends_with_us, grace))
+            await ChildProcess.start(
+                ChildProcessOptions(command, args, env, cwd, bare, echo, on_stderr, ends_with_us, grace)
+            )
         )
 
     async def reopen(self) -> None:
@@ -151,7 +153,7 @@ class ProcessLink:
             await self._finish_stderr(child)
             if code == 0 and child.was_silent:
                 how += ": it ended without serving; does the file end with server.main()?"
-        words = "".join(f"\n  | {line}" for line in child.stderr.last_words)
+        words = "".join(f"\n  | {line}" for line in child.stderr.last_stderr_lines)
         return PeerGone(f"{child.options.command} {how}" + (f"; its last words:{words}" if words else ""))
 
     async def _finish_stderr(self, child: ChildProcess) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.auth.oauth import make_http_url
+from defserve.auth.oauth import convert_to_http_url
 from defserve.client.link import HttpChallenge
-from defserve.client.links.endpoint import AUTHORIZATION, MAX_AUTH_ROUNDS
+from defserve.client.links.endpoint import AUTHORIZATION_HEADER, MAX_AUTH_ROUNDS
 from defserve.errors import PeerGone
 from defserve.serve.address import CredentialsRequired
 from defserve.serve.outbound import dial_websocket, import_websockets
@@ -59,14 +59,14 @@ class WebSocketLink:
         cls, url: str, headers: Mapping[str, str], longest: int, authorizer: ServerAuthorizer
     ) -> WebSocketLink:
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
-            shown = await authorizer.headers("GET", make_http_url(url))
+            shown = await authorizer.headers("GET", convert_to_http_url(url))
             try:
                 socket, address = await dial_websocket(
                     url, headers={**headers, **shown}, longest=longest, subprotocols=[SUBPROTOCOL]
                 )
             except CredentialsRequired as refusal:
                 challenge = HttpChallenge(
-                    refusal.data["status"], refusal.headers, shown.get(AUTHORIZATION, ""), refusal.peers
+                    refusal.data["status"], refusal.headers, shown.get(AUTHORIZATION_HEADER, ""), refusal.peers
                 )
                 if not left or not await authorizer.handle_challenge(challenge):
                     raise

@@ -14,7 +14,7 @@ from defserve.base.peer_bounds import BoundedTable
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import DeclaredFeatureSet, FeatureSets, declares_use
-from defserve.client.mcpl.push import AnswerWindow, Inbox, deliver_item, encode_delivery_answer
+from defserve.client.mcpl.push import AnswerWindow, Inbox, answer_delivered_item, encode_delivery_answer
 from defserve.client.replies import Json, filter_strings, object_or_empty
 from defserve.core.json_values import is_array, is_object
 from defserve.core.shapes import wire_shape
@@ -22,7 +22,7 @@ from defserve.errors import InvalidParams, PeerError
 from defserve.protocols.mcp.errors import read_text_param
 from defserve.protocols.mcpl.channels.messages import Acknowledgement, Channel, ChannelMessage, Delivery, read_channel
 from defserve.protocols.mcpl.content import ContentInput, encode_mcpl_content
-from defserve.protocols.mcpl.scopes import judge_label, normalize_label
+from defserve.protocols.mcpl.scopes import find_label_permission, normalize_label
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, FeatureDisabled, McplRefusal, UnknownChannel
 
 CHANNELS_REGISTER: Final = "channels/register"
@@ -154,7 +154,9 @@ class LiveChannels:
         except (InvalidParams, McplRefusal) as error:
             return MessageAnswer(False, reason=error.message).to_wire()
         key = (self._audit.server_id, message.channel_id, message.id)
-        return await self._seen.answer(key, lambda: deliver_item(message, self._on_message, self.inbox, MessageAnswer))
+        return await self._seen.answer(
+            key, lambda: answer_delivered_item(message, self._on_message, self.inbox, MessageAnswer)
+        )
 
     def _message(self, found: Any) -> ChannelMessage:
         if not is_object(found):
@@ -321,7 +323,7 @@ class LiveChannels:
 
     def _covers(self, name: str, id: str) -> bool:
         lists = self._sets.get_scope_lists(name)
-        allowed = judge_label(lists, normalize_label(id))
+        allowed = find_label_permission(lists, normalize_label(id))
         return not lists.whitelist if allowed is None else allowed
 
 

@@ -21,7 +21,7 @@ from defserve.protocols.mcpl.policies import (
     FeaturePolicy,
     ScopeLists,
     list_covering_patterns,
-    match_paths,
+    select_covered_paths,
 )
 from defserve.protocols.mcpl.vocabulary import (
     CAPABILITY_PATHS,
@@ -277,7 +277,7 @@ def _declarations(found: Any) -> Iterator[DeclaredFeatureSet]:
 # A grant counts from the server's receipt on. What is taken back stops counting at once.
 
 
-TOOLS_PATH: Final = "tools"
+TOOLS_CAPABILITY_PATH: Final = "tools"
 
 
 class HostGrants:
@@ -287,12 +287,12 @@ class HostGrants:
     """
 
     def __init__(self, wish: Sequence[str] | None, able: frozenset[str]) -> None:
-        if isinstance(wish, str) or (wish is not None and not match_paths(wish) and wish):
+        if isinstance(wish, str) or (wish is not None and not select_covered_paths(wish) and wish):
             raise UsageError(f"grants={wish!r} names no capability", fix=f"use some of {', '.join(CAPABILITY_PATHS)}")
         self.by_grant = False
         self.claimed: frozenset[str] = frozenset()
         self.active: frozenset[str] = frozenset()
-        self._able = able if wish is None else able & match_paths(wish)
+        self._able = able if wish is None else able & select_covered_paths(wish)
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -326,8 +326,8 @@ class HostGrants:
 
 def collect_claimed_paths(block: Mapping[str, Any], capabilities: Mapping[str, Any]) -> frozenset[str]:
     """The paths that a server claims: by its block of MCPL, and for tools by its capabilities."""
-    found = frozenset(path for path in CAPABILITY_PATHS if path != TOOLS_PATH and _claims(block, path))
-    return found | {TOOLS_PATH} if is_object(capabilities.get(TOOLS_PATH)) else found
+    found = frozenset(path for path in CAPABILITY_PATHS if path != TOOLS_CAPABILITY_PATH and _claims(block, path))
+    return found | {TOOLS_CAPABILITY_PATH} if is_object(capabilities.get(TOOLS_CAPABILITY_PATH)) else found
 
 
 def _claims(node: Any, path: str) -> bool:

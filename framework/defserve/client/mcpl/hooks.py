@@ -42,8 +42,8 @@ BEFORE_INFERENCE: Final = "context/beforeInference"
 AFTER_INFERENCE: Final = "context/afterInference"
 LIFECYCLE: Final = "inference/lifecycle"
 Phase: TypeAlias = Literal["started", "completed", "aborted", "failed"]
-BEFORE_SECONDS: Final = 5.0
-AFTER_SECONDS: Final = 10.0
+BEFORE_INFERENCE_SECONDS: Final = 5.0
+AFTER_INFERENCE_SECONDS: Final = 10.0
 POSITIONS: Final = ("system", "beforeUser", "afterUser")
 
 log = logging.getLogger("defserve.client")
@@ -94,8 +94,8 @@ class ReviewedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HookOptions:
-    before_seconds: float = BEFORE_SECONDS
-    after_seconds: float = AFTER_SECONDS
+    before_seconds: float = BEFORE_INFERENCE_SECONDS
+    after_seconds: float = AFTER_INFERENCE_SECONDS
     fail_closed: bool = False
     model: ModelInfo | None = None
 
@@ -120,7 +120,7 @@ class ServerHooks:
         self._hooks = object_or_empty(capability)
 
     @property
-    def wants_before(self) -> bool:
+    def wants_before_inference(self) -> bool:
         if self._sets.grants.by_grant:
             granted = any(map(self._sets.grants.permits, (OBSERVE_USE, *INJECT_USES.values())))
             return granted and bool(self._sets.find_enabled_using(BEFORE_USE))
@@ -128,7 +128,7 @@ class ServerHooks:
         return bool(self._hooks.get("beforeInference")) and is_used
 
     @property
-    def wants_after(self) -> bool:
+    def wants_after_inference(self) -> bool:
         after = self._hooks.get("afterInference") if not self._sets.grants.by_grant else None
         return (
             after is not None
@@ -138,13 +138,13 @@ class ServerHooks:
 
     @property
     def is_blocking(self) -> bool:
-        return self.wants_after and object_or_empty(self._hooks.get("afterInference")).get("blocking") is True
+        return self.wants_after_inference and object_or_empty(self._hooks.get("afterInference")).get("blocking") is True
 
     # -- before ------------------------------------------------------------------------------------------
 
     async def collect_injections(self, turn: Turn) -> list[ServerInjection]:
         """What this server injects; nothing if it fails or takes too long."""
-        if not self.wants_before:
+        if not self.wants_before_inference:
             return []
         try:
             with self._audit.record_outcome(BEFORE_INFERENCE, inference_id=turn.inference_id) as record:
@@ -279,7 +279,7 @@ class HookRunner:
             if hooks.is_blocking and (rewritten := await hooks.rewrite(finished)) is not None:
                 rewrites.append(rewritten)
                 finished = replace(finished, assistant_message=rewritten.text)
-        watching = [hooks for hooks in self._hooks if hooks.wants_after and not hooks.is_blocking]
+        watching = [hooks for hooks in self._hooks if hooks.wants_after_inference and not hooks.is_blocking]
         await asyncio.gather(*[hooks.notify_finished_turn(finished) for hooks in watching])
         await self._notify_phase(turn, "completed", usage)
         return ReviewedAnswer(finished.assistant_message, tuple(rewrites))

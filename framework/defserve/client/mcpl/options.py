@@ -18,15 +18,15 @@ from defserve.client.answers import Answers, ask_yes_or_no, maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.channels import OnMessage
 from defserve.client.mcpl.feature_sets import (
-    TOOLS_PATH,
+    TOOLS_CAPABILITY_PATH,
     FeatureSets,
     FeatureSetSelection,
     HostGrants,
     collect_claimed_paths,
 )
-from defserve.client.mcpl.hooks import AFTER_SECONDS, BEFORE_SECONDS, HookOptions
+from defserve.client.mcpl.hooks import AFTER_INFERENCE_SECONDS, BEFORE_INFERENCE_SECONDS, HookOptions
 from defserve.client.mcpl.inference import Model, Router
-from defserve.client.mcpl.push import MAX_REMEMBERED, AnswerWindow, OnEvent
+from defserve.client.mcpl.push import MAX_REMEMBERED_ANSWERS, AnswerWindow, OnEvent
 from defserve.client.mcpl.state import STATE_SEND_MODES, OnState, StateSendMode
 from defserve.client.replies import Json
 from defserve.core.json_values import is_mapping
@@ -35,7 +35,7 @@ from defserve.errors import InvalidParams, UsageError, explain_arguments
 from defserve.protocols.mcp.errors import read_object_param, read_optional_object_param, read_text_param
 from defserve.protocols.mcpl.content import ModelInfo
 from defserve.protocols.mcpl.manifest import nest_capability_paths
-from defserve.protocols.mcpl.scopes import MAX_LABEL_LENGTH, Scope, judge_label, normalize_label
+from defserve.protocols.mcpl.scopes import MAX_LABEL_LENGTH, Scope, find_label_permission, normalize_label
 from defserve.protocols.mcpl.vocabulary import CAPABILITY_PATHS, MCPL_04, MCPL_05, ScopeDenied
 from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, open_audit_sinks
 
@@ -97,9 +97,9 @@ class Mcpl:
         model_info: ModelInfo | None = None,
         state: StateSendMode = "host",
         on_state: OnState | None = None,
-        window: int | AnswerWindow = MAX_REMEMBERED,
-        before_seconds: float = BEFORE_SECONDS,
-        after_seconds: float = AFTER_SECONDS,
+        window: int | AnswerWindow = MAX_REMEMBERED_ANSWERS,
+        before_seconds: float = BEFORE_INFERENCE_SECONDS,
+        after_seconds: float = AFTER_INFERENCE_SECONDS,
         fail_closed: bool = False,
         audit: AuditSinks | None = None,
         without: Sequence[str] = (),
@@ -134,11 +134,11 @@ class Mcpl:
         return FeatureSets(
             self.feature_sets,
             self.scopes,
-            HostGrants(self.grants, collect_claimed_paths(self._offered_05, {TOOLS_PATH: {}})),
+            HostGrants(self.grants, collect_claimed_paths(self._offered_05, {TOOLS_CAPABILITY_PATH: {}})),
         )
 
     def get_answer_window(self) -> AnswerWindow:
-        """The window as a `AnswerWindow`: the one that was given, or a new one."""
+        """The window as an `AnswerWindow`: the one that was given, or a new one."""
         return self.window if isinstance(self.window, AnswerWindow) else AnswerWindow(self.window)
 
     @cached_property
@@ -200,7 +200,7 @@ Approved: TypeAlias = bool | Mapping[str, Any] | None
 Approve: TypeAlias = Callable[[Elevation], Approved | Awaitable[Approved]]
 
 
-class ScopeApproval:
+class ScopeElevationApprover:
     """Answers `scope/elevate`. An approval is remembered, for the same payload."""
 
     def __init__(self, approve: Approve | None, answers: Answers, sets: FeatureSets, audit: McplAuditTrail) -> None:
@@ -225,7 +225,7 @@ class ScopeApproval:
 
     def require(self, feature_set: str, scope: Scope) -> None:
         """Raises ScopeDenied for a scope that is forbidden (§7.7)."""
-        if judge_label(self._sets.get_scope_lists(feature_set), normalize_label(scope.label)) is False:
+        if find_label_permission(self._sets.get_scope_lists(feature_set), normalize_label(scope.label)) is False:
             raise ScopeDenied(feature_set, scope.label, "the host forbids it")
 
     async def _judge(self, elevation: Elevation) -> tuple[Json, bool]:
@@ -247,7 +247,9 @@ class ScopeApproval:
 
     def _check_scope_lists(self, elevation: Elevation) -> bool | None:
         # Normalized, because a label may name a place by a detour such as `a/../b`.
-        return judge_label(self._sets.get_scope_lists(elevation.feature_set), normalize_label(elevation.label))
+        return find_label_permission(
+            self._sets.get_scope_lists(elevation.feature_set), normalize_label(elevation.label)
+        )
 
     async def _ask_approval(self, elevation: Elevation) -> Any:
         if self._approve is not None:

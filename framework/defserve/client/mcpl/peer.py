@@ -33,7 +33,7 @@ from defserve.client.mcpl.feature_sets import (
 )
 from defserve.client.mcpl.hooks import HookRunner, ReviewedAnswer, ServerHooks, ServerInjection
 from defserve.client.mcpl.inference import InferenceService
-from defserve.client.mcpl.options import SCOPE_ELEVATE, Mcpl, ScopeApproval
+from defserve.client.mcpl.options import SCOPE_ELEVATE, Mcpl, ScopeElevationApprover
 from defserve.client.mcpl.push import PUSH_EVENT, Inbox, InboxPoller, PushedEvent, PushReceiver
 from defserve.client.mcpl.state import STATE_GET, STATE_UPDATE, HostState, RolledBack, StateTracker
 from defserve.client.replies import Json, filter_strings, object_or_empty, string_or_none
@@ -77,7 +77,7 @@ class McplPeer(ClientExtension):
         sets, seen = self.feature_sets, options.get_answer_window()
         self._audit = audit = McplAuditTrail(options.sinks)
         self._events = PushReceiver(options.on_event, seen, sets, audit)
-        self._scopes = ScopeApproval(options.approve, client.answers, sets, audit)
+        self._scopes = ScopeElevationApprover(options.approve, client.answers, sets, audit)
         self._inference = InferenceService(options.router, options.model_info, sets, audit, self._notify)
         self.hooks = ServerHooks(options.hooks, sets, audit, self._request, self._notify)
         self.channels = LiveChannels(options.on_message, seen, sets, audit, self._request, self._notify)
@@ -98,7 +98,7 @@ class McplPeer(ClientExtension):
             channels.CHANNELS_LIST: ("channels", "channels.register", self.channels.list_channels),
             channels.CHANNELS_INCOMING: ("channels", "channels.incoming", self.channels.incoming),
             STATE_UPDATE: ("stateUpdate", None, self._states.apply_update),
-            STATE_GET: ("stateUpdate", None, self._states.report_state),
+            STATE_GET: ("stateUpdate", None, self._states.answer_state_get),
         }
 
     # -- the conversation begins and ends ----------------------------------------------------------------
@@ -178,15 +178,15 @@ class McplPeer(ClientExtension):
 
     def _on_sets_changed(self, method: str, params: Json) -> None:
         if self.version is not None and not self.rules.manifest:
-            self._conversation.start_answer(self._apply_set_changes(params))
+            self._conversation.start_answer_task(self._apply_set_changes(params))
 
     def _on_manifest_changed(self, method: str, params: Json) -> None:
         if self.version is not None and self.rules.manifest:
-            self._conversation.start_answer(self._manifests.refetch_manifest())
+            self._conversation.start_answer_task(self._manifests.refetch_manifest())
 
     def _on_notified_request(self, method: str, params: Json) -> None:
         if self._is_agreed(method):
-            self._conversation.start_answer(self._handle_notified_request(method, params))
+            self._conversation.start_answer_task(self._handle_notified_request(method, params))
 
     async def _handle_notified_request(self, method: str, params: Json) -> None:
         """A request that came as a notification."""

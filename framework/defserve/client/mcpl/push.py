@@ -18,7 +18,7 @@ from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.answers import maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
-from defserve.client.replies import Json, UnreadItems, object_or_empty, string_or_none
+from defserve.client.replies import Json, UnreadItemQueue, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
 from defserve.core.shapes import read_member
 from defserve.errors import InvalidParams, PeerError
@@ -65,7 +65,9 @@ class PushReceiver:
             key = (self._audit.server_id, id)
             if key in self._seen:
                 record["duplicate"] = True
-            answer = await self._seen.answer(key, lambda: deliver_item(event, self._on_event, self.inbox, EventAnswer))
+            answer = await self._seen.answer(
+                key, lambda: answer_delivered_item(event, self._on_event, self.inbox, EventAnswer)
+            )
             record["inference_id"] = answer.get("inferenceId")
             if not answer["accepted"]:
                 record |= {"outcome": "refused", "reason": answer["reason"]}
@@ -129,7 +131,7 @@ class Inbox(Generic[T]):
     """`async for item in inbox`. It ends when the client closes, and raises PeerGone if the server left."""
 
     def __init__(self, room: int = 1_000) -> None:
-        self._items: UnreadItems[T] = UnreadItems(room)
+        self._items: UnreadItemQueue[T] = UnreadItemQueue(room)
 
     def put_item(self, item: T) -> bool:
         """Whether there was room for it."""
@@ -146,7 +148,7 @@ class Inbox(Generic[T]):
         return await self._items.get()
 
 
-async def deliver_item(
+async def answer_delivered_item(
     item: T, handler: Callable[[T], Any] | None, inbox: Inbox[T], answer: type[Any]
 ) -> tuple[Json, bool]:
     """The answer to the server, and whether to remember it. `answer` is EventAnswer or MessageAnswer.
@@ -174,7 +176,7 @@ def encode_delivery_answer(accepted: bool, name: str, id: str | None, reason: st
 # -- Handles a repeated question only once: it gets the first answer, even if that is still being found.
 
 
-MAX_REMEMBERED: Final = 10_000
+MAX_REMEMBERED_ANSWERS: Final = 10_000
 
 Answer: TypeAlias = dict[str, Any]
 Find: TypeAlias = Callable[[], Awaitable[tuple[Answer, bool]]]
@@ -184,7 +186,7 @@ Find: TypeAlias = Callable[[], Awaitable[tuple[Answer, bool]]]
 class AnswerWindow:
     """The last `size` answers, by key. A failure is not remembered, so it may be tried again."""
 
-    def __init__(self, size: int = MAX_REMEMBERED) -> None:
+    def __init__(self, size: int = MAX_REMEMBERED_ANSWERS) -> None:
         self.size = size
         self._answers: OrderedDict[Hashable, Answer] = OrderedDict()
         self._under_way: dict[Hashable, asyncio.Future[None]] = {}

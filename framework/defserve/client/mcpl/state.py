@@ -37,7 +37,7 @@ ROLLBACK: Final = "state/rollback"
 STATE_UPDATE: Final = "state/update"
 STATE_GET: Final = "state/get"
 MAX_CHECKPOINTS: Final = 1_000
-MAX_ID_LENGTH: Final = 1_024
+MAX_STATE_CHECKPOINT_ID_LENGTH: Final = 1_024
 MAX_CONTENT_BYTES: Final = 16 * 1024 * 1024
 EACH_TAKES: Final = 256
 
@@ -88,7 +88,7 @@ class _Branch:
         """Held while a new state is read, so that states are followed in the order in which they came."""
 
     def add(self, checkpoint: str, parent: str | None) -> None:
-        if len(checkpoint) > MAX_ID_LENGTH or len(parent or "") > MAX_ID_LENGTH:
+        if len(checkpoint) > MAX_STATE_CHECKPOINT_ID_LENGTH or len(parent or "") > MAX_STATE_CHECKPOINT_ID_LENGTH:
             return
         self.parents[checkpoint] = parent
         self.parents.move_to_end(checkpoint)
@@ -242,7 +242,7 @@ class StateTracker:
                 await self._follow(name, checkpoint, params)
             return {"accepted": True}
 
-    async def report_state(self, params: Json) -> Json:
+    async def answer_state_get(self, params: Json) -> Json:
         """`state/get`: where this host is, and the content it keeps."""
         name = self._require_managed_set(params)
         with self._audit.record_outcome(STATE_GET, feature_set=name):
@@ -297,7 +297,7 @@ class StateContentCache:
         self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
     def store_content(self, name: str, checkpoint: str, content: Any) -> None:
-        if len(checkpoint) > MAX_ID_LENGTH:
+        if len(checkpoint) > MAX_STATE_CHECKPOINT_ID_LENGTH:
             return
         encoded, key = to_json(content), (name, checkpoint)
         self._size += _size(key, encoded) - (_size(key, self._kept.pop(key)) if key in self._kept else 0)

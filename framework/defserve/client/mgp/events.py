@@ -69,7 +69,7 @@ class EventStream(UpdateStream[ServerEvent]):
         return event
 
 
-class PushedEvents(EventStream):
+class SessionEventStream(EventStream):
     """A subscription of this session. Closing it unsubscribes."""
 
     def __init__(self, params: Mapping[str, Any], listeners: set[UpdateStream[Any]], request: SendRequest) -> None:
@@ -106,7 +106,7 @@ class PushedEvents(EventStream):
             self._queue_news(event)
 
 
-class PolledEvents(EventStream):
+class PolledEventStream(EventStream):
     """Without a session nothing can be pushed, so this polls for the events since the last time."""
 
     def __init__(

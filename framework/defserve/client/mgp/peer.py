@@ -30,7 +30,7 @@ from defserve.client.answers import (
     make_one_field_form,
     maybe_await,
 )
-from defserve.client.apps import get_origin_server_id
+from defserve.client.apps import get_backend_server_id
 from defserve.client.audit import AUDIT_NOTIFICATION, TOOL_FELL_BACK_EVENT, TOOL_RETRIED_EVENT, MgpAuditTrail
 from defserve.client.conversation import ClientConversation, RequestObserver
 from defserve.client.eras import SessionTerms
@@ -39,9 +39,9 @@ from defserve.client.extension import ClientExtension, RequestWrapper, SendParam
 from defserve.client.mgp.server_claims import (
     ApprovePermission,
     Grant,
-    ListedToolSecurity,
+    ListedToolClaims,
     MgpFailure,
-    PermissionApproval,
+    PermissionApprover,
     PermissionPolicy,
     ServerGrants,
     make_mgp_offer,
@@ -114,9 +114,9 @@ class Mgp:
         retry: bool = True,
         extensions: Sequence[str] | None = None,
     ) -> None:
-        self.approval = PermissionApproval(approval, granted, approve)
+        self.approval = PermissionApprover(approval, granted, approve)
         self.confirm, self.confirm_moderate = confirm, confirm_moderate
-        self.validation = CallValidation(validators or {})
+        self.validation = OutgoingCallValidators(validators or {})
         self.retry, self.extensions, self._audit = retry, extensions, audit
 
     @cached_property
@@ -258,7 +258,7 @@ class MgpPeer(ClientExtension):
     def _on_callback(self, method: str, params: Json) -> None:
         wants_answer = isinstance(params.get("callback_id"), str) and params.get("type") != "notification"
         if "callbacks" in self.sections and wants_answer:
-            self._conversation.start_answer(respond_to_callback(params, self._client.answers, self._send))
+            self._conversation.start_answer_task(respond_to_callback(params, self._client.answers, self._send))
 
     # -- requests ----------------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class MgpPeer(ClientExtension):
         one, each may only name its own.
         """
         failed, named = await self._find_tool(name), await self._find_tool(other)
-        return bool(named) and get_origin_server_id(failed) == get_origin_server_id(named)
+        return bool(named) and get_backend_server_id(failed) == get_backend_server_id(named)
 
     async def _admit(self, name: str, arguments: Json, instead_of: str | None) -> bool:
         """Whether a person has confirmed a tool whose risk the server may not know that we know."""
@@ -423,7 +423,7 @@ SUGGESTED_BY: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
 }
 
 
-class CallValidation:
+class OutgoingCallValidators:
     """The validators of one host. Raises UsageError for a validator that does not exist."""
 
     def __init__(self, configured: Mapping[str, Checks]) -> None:
@@ -431,7 +431,7 @@ class CallValidation:
             tool: [_check(tool, check) for check in as_list(checks)] for tool, checks in configured.items()
         }
 
-    async def check(self, tool: ListedToolSecurity, arguments: Mapping[str, Any], *, enforced: bool) -> None:
+    async def check(self, tool: ListedToolClaims, arguments: Mapping[str, Any], *, enforced: bool) -> None:
         """Raises Rejected. `enforced` says that the server applies the declared validator as well."""
         configured = [*self._configured.get("*", ()), *self._configured.get(tool.name, ())]
         if "none" not in configured:
@@ -442,7 +442,7 @@ class CallValidation:
             elif check != "none":
                 apply_standard_validator(check, arguments)
 
-    def _check_standard(self, tool: ListedToolSecurity, arguments: Mapping[str, Any], enforced: bool) -> None:
+    def _check_standard(self, tool: ListedToolClaims, arguments: Mapping[str, Any], enforced: bool) -> None:
         name = tool.validator
         if name is not None and name in STANDARD_VALIDATORS:
             # A server that applies it knows which argument is meant; here only a name, or being alone, can tell.
@@ -453,7 +453,7 @@ class CallValidation:
                 apply_standard_validator(guess, meant)
 
 
-def guess_validators(tool: ListedToolSecurity, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def guess_validators(tool: ListedToolClaims, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What the names suggest for a tool that declares nothing: validator → the arguments to check.
 
     A word in the tool's name selects the arguments that the validator is meant for, or else the only text. An argument
@@ -508,9 +508,7 @@ class CallConfirmation:
     def __init__(self, confirm: Confirm | None, answers: Answers, *, moderate: bool) -> None:
         self._confirm, self._answers, self._moderate = confirm, answers, moderate
 
-    async def check(
-        self, tool: ListedToolSecurity, arguments: Mapping[str, Any], instead_of: str | None = None
-    ) -> bool:
+    async def check(self, tool: ListedToolClaims, arguments: Mapping[str, Any], instead_of: str | None = None) -> bool:
         """Returns if the call may be sent: whether a person has confirmed it. Permissions were checked before.
 
         `instead_of` is the tool whose failure names this one. Raises NotConfirmed.
@@ -527,12 +525,12 @@ class CallConfirmation:
             raise NotConfirmed(f"{tool.name} was not confirmed")
         return True
 
-    def _is_needed(self, tool: ListedToolSecurity) -> bool:
+    def _is_needed(self, tool: ListedToolClaims) -> bool:
         if tool.risk == "dangerous":
             return tool.confirmation_required is not False or not tool.permissions
         return tool.confirmation_required is True or (tool.risk == "moderate" and self._moderate)
 
-    async def _ask(self, tool: ListedToolSecurity, arguments: dict[str, Any], instead_of: str | None) -> bool | None:
+    async def _ask(self, tool: ListedToolClaims, arguments: dict[str, Any], instead_of: str | None) -> bool | None:
         if self._confirm is not None:
             return await maybe_await(self._confirm(tool.name, arguments, deepcopy(tool.security))) is True
         asked = format_confirmation_question(tool.name, arguments, tool.schema, risk=tool.risk, instead_of=instead_of)

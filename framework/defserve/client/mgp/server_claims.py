@@ -49,7 +49,7 @@ from defserve.protocols.mgp.vocabulary import (
     PERMISSION_RISKS,
     PermissionDecision,
     PermissionRequest,
-    check_permission,
+    require_permission_name,
 )
 
 if TYPE_CHECKING:
@@ -107,10 +107,10 @@ def _block(terms: SessionTerms) -> Json:
 # -- MGP §4: what a listed tool declares about its security. A host is more careful if that is missing or invalid.
 
 
-RISKS: Final = ("safe", "moderate", "dangerous")
+RISKS_FROM_LOWEST: Final = ("safe", "moderate", "dangerous")
 
 
-class ListedToolSecurity(NamedTuple):
+class ListedToolClaims(NamedTuple):
     """One tool. `security` is its block as the server sent it (empty if there is none); `risk` follows from it.
 
     A tool that is not listed says nothing of itself: it is dangerous.
@@ -128,7 +128,7 @@ class ListedToolSecurity(NamedTuple):
         return object_or_empty(self.schema.get("properties"))
 
     @property
-    def is_marked(self) -> bool:
+    def is_marked_by_author(self) -> bool:
         """Whether the author marked it. A block without any of the optional fields was made up by the server."""
         return bool(self.permissions) or not self.security.keys() <= {"risk_level", "permissions_required"}
 
@@ -149,20 +149,20 @@ class ListedToolSecurity(NamedTuple):
         return found if isinstance(found, bool) else None
 
 
-def parse_tool_security(name: str, tool: Json) -> ListedToolSecurity:
+def parse_tool_security(name: str, tool: Json) -> ListedToolClaims:
     """Read a listed tool; `tool` is empty if the server does not list it."""
     security = object_or_empty(tool.get("security")) or object_or_empty(
         object_or_empty(tool.get("_meta")).get(SECURITY_META_KEY)
     )
     schema = object_or_empty(tool.get("inputSchema"))
     risk = _risk(security, object_or_empty(tool.get("annotations"))) if tool else "dangerous"
-    return ListedToolSecurity(name, risk, security, schema, bool(tool))
+    return ListedToolClaims(name, risk, security, schema, bool(tool))
 
 
 def _risk(security: Json, hints: Json) -> str:
     if security:
         found = security.get("risk_level")
-        return found if found in RISKS else "dangerous"
+        return found if found in RISKS_FROM_LOWEST else "dangerous"
     return derive_security(hints)["risk_level"]
 
 
@@ -319,7 +319,7 @@ ApprovePermission: TypeAlias = Callable[[str, str, str], Approved | Awaitable[Ap
 _OTHERS: dict[str, PermissionDecision] = {"auto_approve": "approved", "deny_all": "denied", "config_only": "deferred"}
 
 
-class PermissionApproval:
+class PermissionApprover:
     """One policy. `granted` is approved under every policy. `interactive` asks `approve`, or else the person."""
 
     def __init__(self, policy: PermissionPolicy, granted: Sequence[str], approve: ApprovePermission | None) -> None:
@@ -330,7 +330,7 @@ class PermissionApproval:
         if isinstance(granted, str):
             raise UsageError(f"granted={granted!r} is not a list", fix=f"write granted=[{granted!r}]")
         self.policy, self._approve = policy, approve
-        self._granted = frozenset(check_permission(name, "Mgp(granted=…)") for name in granted)
+        self._granted = frozenset(require_permission_name(name, "Mgp(granted=…)") for name in granted)
 
     def can_ask(self, answers: Answers) -> bool:
         """Whether a person or function can decide. Then it makes sense to ask again about a deferred permission."""
@@ -381,7 +381,7 @@ DEFERRED: Final = Grant("deferred")
 class ServerGrants:
     """What one server may use. `send` tells the server; it is None if the server is not told."""
 
-    def __init__(self, approval: PermissionApproval, answers: Answers, audit: MgpAuditTrail) -> None:
+    def __init__(self, approval: PermissionApprover, answers: Answers, audit: MgpAuditTrail) -> None:
         self._approval, self._answers, self._audit = approval, answers, audit
         self._grants: dict[str, Grant] = {}
         self._deciding = asyncio.Lock()
@@ -403,7 +403,7 @@ class ServerGrants:
                 # §3.5: only a person may let the server wait. The other policies decide at once.
                 told = "Waiting for operator approval" if policy == "interactive" else f"Decided by the policy {policy}"
                 asked = PermissionRequest(request_id=id, permissions=wanting, policy=policy, message=told)
-                await send_known(self.send, ASK_METHODS, asked.to_wire())
+                await send_known(self.send, PERMISSION_REQUEST_METHODS, asked.to_wire())
             await self.change_decisions(
                 {name: await self._approval.decide(name, server, self._answers) for name in wanting}, id
             )
@@ -473,7 +473,7 @@ class ServerGrants:
 Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 # The same request by its older and its newer name, in the order they are tried.
-ASK_METHODS: Final = ("mgp/permission/request", "mgp/permission/await")
+PERMISSION_REQUEST_METHODS: Final = ("mgp/permission/request", "mgp/permission/await")
 TELL_METHODS: Final = ("mgp/permission/grant", "mgp/permission/response")
 
 log = logging.getLogger("defserve.client")

@@ -215,7 +215,7 @@ class Stream:
             self._deliver_parts(self._order.skip_chunk(index))
         else:
             self._deliver_parts(self._order.add_chunk(index, _part(params.get("content"))))
-        if missing := self._order.take_missing_indices():
+        if missing := self._order.take_unrequested_indices():
             self._notify_stream_soon("gap", missing_indices=missing)
 
     def _deliver_parts(self, parts: list[Any]) -> None:
@@ -292,7 +292,7 @@ class ChunkOrder:
         self._asked.clear()
         return self.add_chunk(index, _LOST)
 
-    def take_missing_indices(self) -> list[int]:
+    def take_unrequested_indices(self) -> list[int]:
         """The missing chunks that were not asked for yet."""
         until = min(max(self._early, default=0), self.next + MAX_MISSING_INDICES)
         found = [index for index in range(self.next, until) if index not in self._early and index not in self._asked]

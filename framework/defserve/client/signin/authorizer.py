@@ -19,18 +19,18 @@ from defserve.auth.oauth import (
     NO_CHALLENGE,
     OAuthChallenge,
     check_oauth_url,
+    convert_to_http_url,
     is_loopback,
-    make_http_url,
     parse_oauth_challenge,
 )
 from defserve.client.client import Client
 from defserve.client.link import ClientAuth, HttpChallenge
 from defserve.client.signin.credentials import (
-    NONCE_WANTED,
+    USE_DPOP_NONCE_ERROR,
     Credential,
     CredentialStore,
+    DpopProofKey,
     MemoryCredentialStore,
-    ProofKey,
     SigningKey,
     TokenEndpoint,
     get_user_credential_store,
@@ -53,10 +53,15 @@ from defserve.client.signin.grants import (
     PersonGrant,
     Redirect,
     TokenGrant,
-    parse_client,
-    read_given_token,
+    parse_client_id_and_secret,
+    resolve_given_token,
 )
-from defserve.client.signin.issuer import ClientRegistration, DiscoveredIssuer, discover_issuer, is_own_issuer
+from defserve.client.signin.issuer import (
+    ClientRegistration,
+    DiscoveredIssuer,
+    discover_issuer,
+    is_issuer_at_server_origin,
+)
 from defserve.client.targets import connect_url
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, UsageError, explain_arguments
@@ -98,7 +103,7 @@ class ServerAuthorizer:
     def __init__(
         self, url: str, store: CredentialStore, grant: TokenGrant | None, how: AuthorizerOptions | None = None
     ) -> None:
-        url = make_http_url(url)
+        url = convert_to_http_url(url)
         check_oauth_url(url, "the address to sign in to", query=True)
         self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()
         self.credential: Credential | None = None
@@ -120,11 +125,11 @@ class ServerAuthorizer:
         credential = self.credential
         if credential is None or credential.tokens is None:
             return {}
-        if credential.tokens.is_ending and credential.can_refresh:
+        if credential.tokens.is_about_to_expire and credential.can_refresh:
             try:
                 await self._alone(self._refresh(credential))
             except SignInError as error:
-                if credential.tokens.has_ended:
+                if credential.tokens.has_expired:
                     raise TokenNotRenewed(
                         f"the sign-in to {self._url} has to be renewed, which fails: {error.problem}",
                         fix=error.fix or f"try again later, or sign in again: defserve login {self._url}",
@@ -149,7 +154,7 @@ class ServerAuthorizer:
         nonce = challenge.headers.get("dpop-nonce")
         if nonce and nonce != self._nonce:
             self._nonce = nonce
-            if said.error == NONCE_WANTED:
+            if said.error == USE_DPOP_NONCE_ERROR:
                 return True
         if challenge.status == 403 and said.error != "insufficient_scope":
             return False
@@ -238,7 +243,7 @@ class ServerAuthorizer:
         """See `discover_issuer`. A server does not decide who gets a secret of ours: whoever gave the secret does."""
         found = await discover_issuer(self._url, challenge, fetcher, self._how.issuer)
         issuer, kept = found.issuer.issuer, self.credential and self.credential.issuer.issuer
-        is_given = self._how.issuer is not None or kept == issuer or is_own_issuer(self._url, issuer)
+        is_given = self._how.issuer is not None or kept == issuer or is_issuer_at_server_origin(self._url, issuer)
         if self._grant is not None and self._grant.shows_secret and not is_given:
             raise SignInError(
                 f"{self._url} names the issuer {issuer}, and nobody has said that the secret is for it",
@@ -257,7 +262,7 @@ class ServerAuthorizer:
         scopes = (*before, *first, *(challenge.scopes if before else ()))
         if isinstance(self._grant, PersonGrant) and OFFLINE_SCOPE in found.issuer.scopes:
             scopes = (*scopes, OFFLINE_SCOPE)
-        key = ProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
+        key = DpopProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
         asked, claims = tuple(dict.fromkeys(scopes)), read_claims_request(challenge)
         credential = await self._grant.obtain(
             GrantRequest(self._url, found, asked, fetcher, key, self.credential, claims)
@@ -378,7 +383,7 @@ class SignIn:
         dpop: bool = False,
         anew: bool = False,
     ) -> None:
-        self._client, self._url_id = parse_client(client_id, client_secret)
+        self._client, self._url_id = parse_client_id_and_secret(client_id, client_secret)
         self._scopes, self._name, self._redirect = scopes, name, redirect
         self._store, self._how = store, AuthorizerOptions(issuer, dpop, anew)
 
@@ -476,7 +481,7 @@ class CrossAppAccess(_Unattended):
         dpop: bool = False,
         store: CredentialStore | None = None,
     ) -> None:
-        there, _ = parse_client(idp_client_id, idp_client_secret)
+        there, _ = parse_client_id_and_secret(idp_client_id, idp_client_secret)
         grant = AssertionGrant(
             IdentityProvider(idp_token_endpoint, id_token, there).assertion,
             ClientRegistration(client_id, client_secret),
@@ -504,7 +509,7 @@ class WorkloadIdentity(_Unattended):
         store: CredentialStore | None = None,
     ) -> None:
         async def assertion(wanted: GrantRequest) -> str:
-            return await read_given_token(token)
+            return await resolve_given_token(token)
 
         super().__init__(AssertionGrant(assertion, ClientRegistration(client_id), scopes), issuer, dpop, store)
 

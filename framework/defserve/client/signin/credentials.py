@@ -34,7 +34,7 @@ from defserve.client.signin.issuer import BASIC, POST, SIGNED, ClientRegistratio
 from defserve.core import json_values
 from defserve.errors import UsageError
 from defserve.stores.files import (
-    get_config_path,
+    get_user_file_path,
     hold_file_lock,
     is_private_folder,
     make_newer_format_message,
@@ -58,7 +58,7 @@ class Credential:
     client: ClientRegistration
     tokens: Tokens | None = None
     asked: tuple[str, ...] = ()
-    key: ProofKey | None = None
+    key: DpopProofKey | None = None
     reach: NetworkReach = NetworkReach.INTERNET
 
     @property
@@ -136,7 +136,7 @@ def parse_credential(public: Json, secret: Json) -> Credential | None:
         ),
         tokens or None,
         tuple(filter_strings(public.get("asked"))),
-        ProofKey(key) if key else None,
+        DpopProofKey(key) if key else None,
         NetworkReach(min(int(number_or_none(public.get("reach")) or 0), NetworkReach.MACHINE)),
     )
 
@@ -149,7 +149,7 @@ SLACK_SECONDS: Final = 30.0
 MAX_TOKEN_LENGTH: Final = 32 * 1024
 MAX_LIFETIME_SECONDS: Final = 10 * 365 * 86_400
 """Seconds. An issuer may write any number."""
-NONCE_WANTED: Final = "use_dpop_nonce"
+USE_DPOP_NONCE_ERROR: Final = "use_dpop_nonce"
 TOKEN_TYPES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
 
 
@@ -164,11 +164,11 @@ class Tokens:
     refresh_token: str | None = field(default=None, repr=False)
 
     @property
-    def has_ended(self) -> bool:
+    def has_expired(self) -> bool:
         return self.expires_at is not None and self.expires_at <= time.time()
 
     @property
-    def is_ending(self) -> bool:
+    def is_about_to_expire(self) -> bool:
         return self.expires_at is not None and self.expires_at - SLACK_SECONDS <= time.time()
 
 
@@ -189,7 +189,7 @@ class TokenEndpoint:
         client: ClientRegistration,
         fetcher: Fetcher,
         *,
-        proof_key: ProofKey | None = None,
+        proof_key: DpopProofKey | None = None,
         signing_key: SigningKey | None = None,
     ) -> None:
         self._issuer, self._client, self._fetcher = issuer, client, fetcher
@@ -203,7 +203,7 @@ class TokenEndpoint:
     async def post_form(self, form: Mapping[str, str]) -> FetchedDocument:
         """Send a form with the client's proof of who it is, and give the answer. Raises like `tokens`."""
         answer = await self._post(self._issuer.token_endpoint, "the token endpoint", form)
-        if self._proof_key is not None and self._nonce and answer.document.get("error") == NONCE_WANTED:
+        if self._proof_key is not None and self._nonce and answer.document.get("error") == USE_DPOP_NONCE_ERROR:
             answer = await self._post(self._issuer.token_endpoint, "the token endpoint", form)
         if not answer.is_good:
             raise self._refusal(answer, "the token endpoint")
@@ -291,7 +291,7 @@ def read_tokens(document: Json, asked: Sequence[str], *, is_bound: bool) -> Toke
 # -- DPoP (RFC 9449): a key of ours, and proofs that whoever sends a token has it.
 
 
-class ProofKey:
+class DpopProofKey:
     """A key pair for one credential. The private half leaves it only by `kept`."""
 
     def __init__(self, kept: Json | None = None) -> None:
@@ -305,7 +305,7 @@ class ProofKey:
         self._public: Json = {name: value for name, value in self.kept.items() if name != "d"}
 
     def __repr__(self) -> str:
-        return "ProofKey(…)"
+        return "DpopProofKey(…)"
 
     def proof(self, method: str, url: str, *, token: str | None = None, nonce: str | None = None) -> str:
         """A proof for one request; `token` is what it sends, `nonce` what the receiver wants to see."""
@@ -539,7 +539,7 @@ class FileCredentialStore:
 
 def get_user_credential_store() -> FileCredentialStore:
     """Where `defserve login` keeps what it gets."""
-    return FileCredentialStore(get_config_path(SIGN_IN_FOLDER), Keyring.of_system())
+    return FileCredentialStore(get_user_file_path(SIGN_IN_FOLDER), Keyring.of_system())
 
 
 # -- The system's keyring, by the library `keyring` (extra `keyring`).

@@ -16,7 +16,7 @@ from defserve.auth.oauth import check_oauth_url, is_loopback
 from defserve.base.http_connection import BrokenHttpConnection
 from defserve.base.redaction import redact_text
 from defserve.base.version import VERSION
-from defserve.client.links.http_client import HttpClient, ProxiedClient, RequestAddress, uses_http_proxy
+from defserve.client.links.http_client import OriginHttpClient, ProxiedClient, RequestAddress, uses_http_proxy
 from defserve.client.replies import Json, parse_json_object
 from defserve.errors import Refused, UsageError
 from defserve.guard.network import RESOLVE_TIMEOUT_SECONDS, describe_non_public_address, judge, resolve_with_system
@@ -120,16 +120,16 @@ class Fetcher:
     async def _send(
         self, address: RequestAddress, what: str, method: str, headers: Mapping[str, str], content: bytes | None
     ) -> FetchedDocument:
-        client: ProxiedClient | HttpClient
+        client: ProxiedClient | OriginHttpClient
         if uses_http_proxy(address):
             self._judge_name(address, what)
             client = ProxiedClient(address, _HEADERS)
         else:
-            client = HttpClient(address, _HEADERS, self._resolve)
+            client = OriginHttpClient(address, _HEADERS, self._resolve)
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 response = await client.send(method, address.target, headers, content)
-                body = await response.read_start(MAX_DOCUMENT_BYTES)
+                body = await response.read_body_start(MAX_DOCUMENT_BYTES)
                 await response.aclose()
         except TimeoutError:
             raise SignInError(f"{what} {address} did not answer within {FETCH_SECONDS:g} s") from None

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from defserve.auth.oauth import make_pkce_challenge
 from defserve.client.replies import string_or_none
-from defserve.client.signin.credentials import Credential, ProofKey, SigningKey, TokenEndpoint
+from defserve.client.signin.credentials import Credential, DpopProofKey, SigningKey, TokenEndpoint
 from defserve.client.signin.fetching import Fetcher, NetworkReach, RefusedByIssuer, SignInError, quote_peer_text
 from defserve.client.signin.issuer import (
     NONE,
@@ -23,9 +23,9 @@ from defserve.client.signin.issuer import (
     ClientRegistration,
     DiscoveredIssuer,
     IssuerMetadata,
-    choose_auth_method,
     is_url_client_id,
     register_client,
+    with_best_auth_method,
 )
 from defserve.errors import UsageError
 
@@ -40,7 +40,7 @@ class GrantRequest(NamedTuple):
     found: DiscoveredIssuer
     scopes: tuple[str, ...]
     fetcher: Fetcher
-    key: ProofKey | None
+    key: DpopProofKey | None
     known: Credential | None
     claims: str = ""
     """What a server says that its issuer has to ask the person for, as JSON (a claims request of OpenID Connect)."""
@@ -101,7 +101,7 @@ class PersonGrant:
         """In the order of the specification: what was given, a URL id, a registration."""
         issuer = wanted.found.issuer
         if self.client is not None:
-            return choose_auth_method(self.client, issuer)
+            return with_best_auth_method(self.client, issuer)
         if self.url_id is not None and issuer.takes_url_ids:
             return ClientRegistration(self.url_id, None, NONE)
         if known is not None and known.redirect_uri == uri and await is_still_registered(issuer, known, wanted):
@@ -179,7 +179,7 @@ def choose_client_method(
     client: ClientRegistration, signing_key: SigningKey | None, issuer: IssuerMetadata
 ) -> ClientRegistration:
     """The client with the way in which it proves who it is: by its key, if it has one."""
-    return replace(client, method=SIGNED) if signing_key is not None else choose_auth_method(client, issuer)
+    return replace(client, method=SIGNED) if signing_key is not None else with_best_auth_method(client, issuer)
 
 
 TokenGrant: TypeAlias = PersonGrant | ClientCredentialsGrant | AssertionGrant
@@ -200,12 +200,12 @@ class IdentityProvider:
             "requested_token_type": ID_JAG,
             "audience": wanted.found.issuer.issuer,
             "resource": wanted.found.resource.resource,
-            "subject_token": await read_given_token(self.id_token),
+            "subject_token": await resolve_given_token(self.id_token),
             "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
             **_scope(wanted),
         }
         provider = IssuerMetadata(self.token_endpoint, token_endpoint=self.token_endpoint)
-        client = choose_auth_method(self.client, provider) if self.client is not None else ClientRegistration("")
+        client = with_best_auth_method(self.client, provider) if self.client is not None else ClientRegistration("")
         # It was given, not named by a peer: it may be anywhere that its user can reach.
         answer = (await TokenEndpoint(provider, client, Fetcher(NetworkReach.MACHINE)).post_form(form)).document
         made = string_or_none(answer.get("access_token"))
@@ -218,7 +218,7 @@ GivenToken: TypeAlias = str | Callable[[], str | Awaitable[str]]
 """A token, or a function that gives a fresh one; sync or async."""
 
 
-async def read_given_token(token: GivenToken) -> str:
+async def resolve_given_token(token: GivenToken) -> str:
     given = token if isinstance(token, str) else token()
     return await given if isawaitable(given) else given
 
@@ -227,7 +227,9 @@ def _scope(wanted: GrantRequest) -> dict[str, str]:
     return {"scope": " ".join(wanted.scopes)} if wanted.scopes else {}
 
 
-def parse_client(client_id: str | None, client_secret: str | None) -> tuple[ClientRegistration | None, str | None]:
+def parse_client_id_and_secret(
+    client_id: str | None, client_secret: str | None
+) -> tuple[ClientRegistration | None, str | None]:
     """A client and a URL id, of which at most one is given. Raises UsageError."""
     if client_id is None:
         if client_secret is not None:

@@ -57,7 +57,7 @@ async def discover_issuer(
     return DiscoveredIssuer(resource, found)
 
 
-def is_own_issuer(server: str, issuer: str) -> bool:
+def is_issuer_at_server_origin(server: str, issuer: str) -> bool:
     """Whether the issuer is at the very place that the server is at."""
     return get_origin(server) == get_origin(issuer)
 
@@ -212,7 +212,7 @@ class ClientRegistration:
         return self.expires_at is not None and self.expires_at <= time.time()
 
 
-def choose_auth_method(client: ClientRegistration, issuer: IssuerMetadata) -> ClientRegistration:
+def with_best_auth_method(client: ClientRegistration, issuer: IssuerMetadata) -> ClientRegistration:
     """A client whose credentials were given, with the best method that its issuer takes."""
     offered = issuer.auth_methods or DEFAULT_METHODS
     wanted = (BASIC, POST) if client.client_secret else (NONE,)
@@ -254,7 +254,7 @@ async def register_client(
     client = ClientRegistration(client_id, secret, NONE, redirect_uris[0], ends, tuple(scopes))
     if method in (NONE, BASIC, POST) and (method == NONE or secret):
         return replace(client, method=method)
-    return choose_auth_method(client, issuer)
+    return with_best_auth_method(client, issuer)
 
 
 def _metadata(issuer: IssuerMetadata, name: str, redirect_uris: Sequence[str], scopes: Sequence[str]) -> Json:

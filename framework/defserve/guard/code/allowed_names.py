@@ -104,7 +104,7 @@ def is_private_name(name: str) -> bool:
 
 # What both strict and standard code may import. Nothing here reads files, starts processes, evaluates text,
 # walks attributes by name, or changes state that outlives the run (hence no `random.seed`).
-MODULE_EXPORTS: Mapping[str, frozenset[str]] = {
+SAFE_MODULE_EXPORTS: Mapping[str, frozenset[str]] = {
     "__future__": split_names("annotations division generator_stop"),
     "abc": split_names("ABC abstractmethod"),
     "array": split_names("array typecodes"),
@@ -246,9 +246,9 @@ STANDARD_LEVEL_EXPORTS: Mapping[str, frozenset[str]] = {
     "concurrent.futures": split_names(
         "ThreadPoolExecutor as_completed wait Future TimeoutError ALL_COMPLETED FIRST_COMPLETED"
     ),
-    "abc": MODULE_EXPORTS["abc"] | {"ABCMeta"},
-    "types": MODULE_EXPORTS["types"] | {"MappingProxyType", "TracebackType"},
-    "contextlib": MODULE_EXPORTS["contextlib"] | split_names("asynccontextmanager AsyncExitStack aclosing"),
+    "abc": SAFE_MODULE_EXPORTS["abc"] | {"ABCMeta"},
+    "types": SAFE_MODULE_EXPORTS["types"] | {"MappingProxyType", "TracebackType"},
+    "contextlib": SAFE_MODULE_EXPORTS["contextlib"] | split_names("asynccontextmanager AsyncExitStack aclosing"),
     "html.parser": split_names("HTMLParser"),
     "logging": split_names(
         "getLogger basicConfig debug info warning error exception critical log Logger NullHandler StreamHandler"
@@ -338,7 +338,7 @@ def find_exports(module: str, strict: bool) -> frozenset[str] | None:
     """What a module gives out, or None if it has no table at this level."""
     if not strict and module in STANDARD_LEVEL_EXPORTS:
         return STANDARD_LEVEL_EXPORTS[module]
-    return MODULE_EXPORTS.get(module)
+    return SAFE_MODULE_EXPORTS.get(module)
 
 
 def is_dangerous_module(module: str, strict: bool = False) -> bool:

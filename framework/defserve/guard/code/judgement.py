@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from defserve.errors import MAX_NAMES_IN_REFUSAL, find_nearest_names
 from defserve.guard.code import allowed_names
-from defserve.guard.code.policy import CodePolicy, check_source_bounds, decode_source, strip_comments_and_strings
+from defserve.guard.code.policy import CodePolicy, decode_source, find_exceeded_bound, strip_comments_and_strings
 from defserve.guard.code.readonly import ReadonlyRules
 from defserve.guard.code.syntax_tree import (
     ImportReference,
@@ -65,7 +65,7 @@ def _violations(source: str | bytes, policy: CodePolicy) -> Iterable[Violation]:
         return [text]
     if policy.level == "unrestricted":
         return []
-    if (excess := check_source_bounds(text, policy.bounds)) is not None:
+    if (excess := find_exceeded_bound(text, policy.bounds)) is not None:
         return [excess]
     try:
         tree = quietly(lambda: ast.parse(text))
@@ -246,7 +246,7 @@ class CodeRules:
         """R1 and the patterns of `block` for a name or attribute that is read."""
         if reference is None:
             return
-        if self.policy.blocks_dotted(reference.dotted):
+        if self.policy.blocks_dotted_name(reference.dotted):
             yield _violation(visit, "pattern", f"Blocked pattern: '{reference.dotted}'")
         parent = visit.parent.node if visit.parent else None
         if reference.dotted in _DIRECTLY and not (isinstance(parent, ast.Call) and parent.func is visit.node):

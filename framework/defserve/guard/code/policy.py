@@ -76,7 +76,7 @@ class CodePolicy:
     def may_import_from(self, module: str, name: str) -> bool:
         """Whether `from module import name` is allowed. Some dangerous modules give out single names."""
         dotted = f"{module}.{name}"
-        if _covers(self.blocked_modules, module) or dotted in self.blocked_modules or self.blocks_dotted(dotted):
+        if _covers(self.blocked_modules, module) or dotted in self.blocked_modules or self.blocks_dotted_name(dotted):
             return False
         if self.is_trusted(module):
             return True
@@ -90,7 +90,7 @@ class CodePolicy:
             return name in table
         return self.may_import(module) and name not in allowed_names.BLOCKED_MODULE_MEMBERS and not name.startswith("_")
 
-    def blocks_dotted(self, dotted: str) -> bool:
+    def blocks_dotted_name(self, dotted: str) -> bool:
         return _covers(self.blocked_dotted, dotted)
 
     def hints(self) -> dict[str, Any]:
@@ -98,9 +98,9 @@ class CodePolicy:
         allowed = self.allow
         if allowed is None:
             allowed = frozenset(
-                allowed_names.MODULE_EXPORTS
+                allowed_names.SAFE_MODULE_EXPORTS
                 if self.strict
-                else {**allowed_names.MODULE_EXPORTS, **allowed_names.STANDARD_LEVEL_EXPORTS}
+                else {**allowed_names.SAFE_MODULE_EXPORTS, **allowed_names.STANDARD_LEVEL_EXPORTS}
             )
         blocked = self.blocked_modules | (allowed_names.DANGEROUS_MODULES - self.trust)
         return {
@@ -119,7 +119,7 @@ class CodePolicy:
         found: dict[str, Any] = {"max_code_size_bytes": self.max_bytes, "blocked_patterns": sorted(patterns)}
         blocked = self.blocked_modules
         if self.strict or self.allow is not None:
-            allowed = frozenset(allowed_names.MODULE_EXPORTS) if self.allow is None else self.allow
+            allowed = frozenset(allowed_names.SAFE_MODULE_EXPORTS) if self.allow is None else self.allow
             found["allowed_imports"] = sorted(m for m in allowed | self.trust if self.may_import(m))
         else:
             known = (m for m in allowed_names.DANGEROUS_MODULES | sys.stdlib_module_names if not m.startswith("_"))
@@ -222,7 +222,7 @@ def _honest(text: str) -> str | Violation:
     return text
 
 
-def check_source_bounds(text: str, bounds: SourceBounds) -> Violation | None:
+def find_exceeded_bound(text: str, bounds: SourceBounds) -> Violation | None:
     """Why the text is too much to parse, if it is."""
     count = depth = 0
     for token in TOKEN.finditer(text):

@@ -28,8 +28,8 @@ from RestrictedPython.transformer import INSPECT_ATTRIBUTES, IOPERATOR_TO_STR, R
 
 from defserve.guard.code.allowed_names import (
     FRAME_ATTRIBUTES,
-    MODULE_EXPORTS,
     MUTATING_METHODS,
+    SAFE_MODULE_EXPORTS,
     STRICT_SPECIAL_METHODS,
     RestrictedLevel,
     get_top_level_module,
@@ -324,7 +324,7 @@ class FacadeImporter:
             parent, _, child = parent.rpartition(".")
             setattr(self._module(parent), child, self._made[f"{parent}.{child}"])
         for child in fromlist or ():
-            if f"{name}.{child}" in MODULE_EXPORTS and self._is_allowed(f"{name}.{child}"):
+            if f"{name}.{child}" in SAFE_MODULE_EXPORTS and self._is_allowed(f"{name}.{child}"):
                 setattr(module, child, self._module(f"{name}.{child}"))
         return module if fromlist else self._module(get_top_level_module(name))
 
@@ -335,7 +335,7 @@ class FacadeImporter:
             or name in self._allow
             or get_top_level_module(name) in self._allow
         )
-        return (listed and name in MODULE_EXPORTS) or name in self._trust
+        return (listed and name in SAFE_MODULE_EXPORTS) or name in self._trust
 
     def _module(self, name: str) -> types.ModuleType:
         if name not in self._made:
@@ -344,10 +344,10 @@ class FacadeImporter:
 
     def _facade(self, name: str) -> types.ModuleType:
         facade = types.ModuleType(name)
-        if name in MODULE_EXPORTS and self._is_allowed(name):
+        if name in SAFE_MODULE_EXPORTS and self._is_allowed(name):
             real = import_module(name)
             facade.__dict__.update(
-                {export: getattr(real, export) for export in MODULE_EXPORTS[name] if hasattr(real, export)}
+                {export: getattr(real, export) for export in SAFE_MODULE_EXPORTS[name] if hasattr(real, export)}
             )
             facade.__dict__.update(STAND_INS.get(name, {}))
         return facade

@@ -65,7 +65,7 @@ def find_violations(
 ) -> Iterator[Violation]:
     """What the words after a program's name break. `entry` is what a table (`split_shared_keys`) says of it."""
     if isinstance(entry, str):
-        rules = parse_grammar(entry, depth > 0)
+        rules = parse_program_spec(entry, depth > 0)
         if "never" in rules.style:
             yield Violation("wrapper", f"Blocked command: '{title}' can run any program")
         else:
@@ -76,7 +76,7 @@ def find_violations(
                 yield from (found for value in read.late if (found := places.check_read(value)))
         return
     start = entry.get("", "")
-    rules = parse_grammar(start if isinstance(start, str) else "", subcommand=True)
+    rules = parse_program_spec(start if isinstance(start, str) else "", subcommand=True)
     read = sort_words(words, rules, title, leading=True)
     name, rest = (read.operands or [""])[0], read.operands[1:]
     if read.problems or not name:
@@ -350,7 +350,7 @@ _USUAL = {"--help": Option(), "--version": Option()}
 
 
 @cache
-def parse_grammar(spec: str, subcommand: bool = False) -> Grammar:
+def parse_program_spec(spec: str, subcommand: bool = False) -> Grammar:
     """Read one spec. A sub-command has no `--help` of its own accord: git and cargo show it with another program."""
     head, *shapes = re.split(r"(?:^|\s)\|(?=\s|$)", spec)
     options, effects = {} if subcommand else dict(_USUAL), list[str]()

@@ -29,12 +29,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
-from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.base.hidden_characters import iter_hidden_character_notes
 from defserve.errors import find_nearest_names
 from defserve.guard.shell import grammar
 from defserve.guard.shell.grammar import ProgramSpecTable
-from defserve.guard.shell.grammar import parse_grammar as grammar_of
-from defserve.guard.shell.places import PathRules, find_link
+from defserve.guard.shell.grammar import parse_program_spec as grammar_of
+from defserve.guard.shell.places import PathRules, find_escaping_link
 from defserve.guard.shell.tables import (
     DANGEROUS_OPTIONS,
     OPT_IN_PROGRAM_TABLE,
@@ -109,7 +109,7 @@ def _look_around(argv: Sequence[str], root: str | None, only_root: bool, trust_r
     inner = argv
     while unwrapped := unwrap_limiter(inner):
         inner = unwrapped
-    if root and (found := find_link(inner, root, only_root)):
+    if root and (found := find_escaping_link(inner, root, only_root)):
         return make_refused_verdict([found])
     if root and not trust_repository and _plain(inner[0]) == "git" and not _tells_version(inner):
         from defserve.guard.shell.repositories import find_repository_problem
@@ -374,7 +374,7 @@ def _unreadable(command: str) -> Iterator[Violation]:
     if len(command) > MAX_BYTES or len(command.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         yield Violation("length", f"Blocked command: longer than {MAX_BYTES} bytes")
         return
-    for index, what in describe_hidden_characters(command):
+    for index, what in iter_hidden_character_notes(command):
         yield Violation("hidden-text", f"Blocked {what} at position {index}")
         return
 

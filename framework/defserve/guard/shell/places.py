@@ -161,7 +161,7 @@ class PathRules:
 # programs that follow them by themselves, the links are looked for.
 
 
-def find_link(argv: Sequence[str], root: str, only_root: bool = False) -> Violation | None:
+def find_escaping_link(argv: Sequence[str], root: str, only_root: bool = False) -> Violation | None:
     """The first word of a judged command that leads out of `root` through a link, as a violation. Never raises.
 
     `argv` begins with the program itself, not with one that limits it (`timeout 5`).
@@ -398,7 +398,7 @@ _OTHERS: Mapping[str, str] = {
 _READING: Mapping[str, str] = {"npm_config_cache": os.devnull, "XDG_CONFIG_HOME": os.devnull}
 
 
-def make_environment(writing: bool = False) -> dict[str, str]:
+def make_command_environment(writing: bool = False) -> dict[str, str]:
     """The variables: a search path, a language, and what keeps programs from running, asking and writing unasked.
 
     `writing`: the command may write, so package managers have a cache.

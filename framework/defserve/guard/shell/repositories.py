@@ -2,7 +2,7 @@
 
 A `.git` directory may come from strangers: in an archive, or beside files that somebody else writes. git runs programs
 that its settings name for harmless commands, such as `git diff`, and reads what they point to. Variables turn off some
-of it (`places.make_environment`); what has a name of its author's choice (`diff.*`), leads elsewhere, or is too
+of it (`places.make_command_environment`); what has a name of its author's choice (`diff.*`), leads elsewhere, or is too
 dangerous to rely on them, is looked for here. Hooks are not: they are everywhere, and the variables turn them all off.
 
 git takes the repository of the next directory above if there is none. That one lies outside the root.

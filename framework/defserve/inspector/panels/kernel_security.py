@@ -15,10 +15,10 @@ from defserve.client.mgp.server_claims import get_permission_risk, parse_tool_se
 from defserve.client.server_requests import ToolAccessEntry
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, PeerError
-from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
-from defserve.inspector.kernels import InspectedKernel, KernelOverClient, list_buttons
-from defserve.inspector.protocol import BadMessage, Json, PageRequest, describe_wire_error
-from defserve.inspector.target_process import explain
+from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_era_client
+from defserve.inspector.kernels import InspectedKernel, KernelOverClient, list_verb_buttons
+from defserve.inspector.protocol import BadMessage, Json, PageRequest, describe_error_for_page
+from defserve.inspector.target_process import explain_target_call
 from defserve.kernel.control import KERNEL_VERBS, parse_verb_request
 
 SAID: Final[Mapping[str, bool | None]] = {"grant": True, "deny": False, "ask": None}
@@ -31,7 +31,7 @@ MAX_GRANT_SECONDS: Final = 10 * 365 * 86_400
 
 async def overview(inspection: Inspection, request: PageRequest) -> Any:
     """What the server speaks of MGP, and every permission: what needs it, what the person says, what follows."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         needed = await _find_needed_permissions(client)
     mgp = client.mgp
     assert mgp is not None
@@ -79,7 +79,7 @@ async def _decide(inspection: Inspection, name: str, said: bool | None) -> None:
     elif name in inspection.granted or len(inspection.granted) < MAX_NAMES:
         inspection.granted[name] = said
     decision = cast("Literal['approved', 'denied', 'deferred']", DECISIONS[said])
-    for client in inspection.open_clients:
+    for client in inspection.connected_clients:
         if client.mgp is not None:
             await client.mgp.decide(name, decision)
     # A call that waits for exactly this need not ask any more.
@@ -92,7 +92,7 @@ async def _decide(inspection: Inspection, name: str, said: bool | None) -> None:
 # -- who may use what ------------------------------------------------------------------------------------
 async def access(inspection: Inspection, request: PageRequest) -> Any:
     """Whether an agent may use a tool, or the server if no tool is named."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         return await client.access_query(_agent(request), _tool(request))
 
 
@@ -108,13 +108,13 @@ async def grant(inspection: Inspection, request: PageRequest) -> Any:
                 f"an entry holds from 1 to {MAX_GRANT_SECONDS} seconds", fix="leave 'seconds' out for ever"
             )
         more["expires_at"] = datetime.now(UTC) + timedelta(seconds=seconds)
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         return await client.access_grant(_agent(request), _tool(request), **more)
 
 
 async def revoke(inspection: Inspection, request: PageRequest) -> Any:
     """Remove an entry."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         return await client.access_revoke(_agent(request), _tool(request))
 
 
@@ -136,7 +136,7 @@ async def why(inspection: Inspection, request: PageRequest) -> Any:
         return await target.process.ask("why", list(asked))
     if target.server is None:
         raise BadMessage("only a server that the inspector runs says why", fix="defserve inspect server.py --web")
-    return await explain(target.server, *asked)
+    return await explain_target_call(target.server, *asked)
 
 
 # -- what was written down -------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ async def audit(inspection: Inspection, request: PageRequest) -> Any:
     try:
         found["log"] = await inspection.server_log.fetch_lines()
     except DefserveError as error:
-        found["error"] = describe_wire_error(error)
+        found["error"] = describe_error_for_page(error)
     return found
 
 
@@ -159,13 +159,13 @@ async def verify(inspection: Inspection, request: PageRequest) -> Any:
 # -- how it does -----------------------------------------------------------------------------------------
 async def health(inspection: Inspection, request: PageRequest) -> Any:
     """The health of the server, with its checks."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         return asdict(await client.health())
 
 
 async def events(inspection: Inspection, request: PageRequest) -> Any:
     """The events of the channels that fit a pattern, as parts until it is cancelled. The first names the channels."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         if client.mgp is None or "events" not in client.mgp.sections:
             raise PeerError("this server offers no event channels to this client")
         async with client.subscribe_events([request.get_text("pattern", "*")], every=EVERY_SECONDS) as stream:
@@ -197,12 +197,12 @@ async def follow(inspection: Inspection, request: PageRequest) -> Any:
     """
     while (way := await _way(inspection, request)) is not None:
         try:
-            request.part_if_changed({"way": way.name, "verbs": list(way.verbs), **await way.read_status()})
+            request.send_part_if_changed({"way": way.name, "verbs": list(way.verbs), **await way.read_status()})
         except PeerError as error:
             _on_kernel_error(inspection, request, way, error)
             raise
         await asyncio.sleep(way.pause)
-    request.part_if_changed({"way": None})
+    request.send_part_if_changed({"way": None})
 
 
 async def logs(inspection: Inspection, request: PageRequest) -> Any:
@@ -221,7 +221,7 @@ async def list_held_tools(inspection: Inspection, request: PageRequest) -> Any:
 async def do(inspection: Inspection, request: PageRequest) -> Any:
     """Do what a button of the page stands for: a verb of the kernel, with its fields. Its server is `server`."""
     name = request.get_text("verb")
-    if name not in (buttons := list_buttons()):
+    if name not in (buttons := list_verb_buttons()):
         raise BadMessage(f"a kernel cannot {name[:60]!r}", fix=f"use one of {', '.join(buttons)}")
     given = {**request.arguments, "id": request.arguments.get("server")}
     known = (parameter.name for parameter in KERNEL_VERBS[name].parameters)

@@ -18,9 +18,9 @@ from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.inspector.inspection import (
     Inspection,
     PageRequestHandler,
-    client_era,
+    get_client_era,
     get_request_era,
-    use_request_client,
+    use_era_client,
 )
 from defserve.inspector.joined_topic import JoinedTopic, make_topic_address
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
@@ -212,14 +212,14 @@ async def publish(inspection: Inspection, request: PageRequest) -> Any:
 
 @asynccontextmanager
 async def _live(inspection: Inspection, request: PageRequest) -> AsyncGenerator[McplPeer]:
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         if client.mcpl is None or client.mcpl.version is None:
             raise PeerError("this server does not speak MCPL")
         yield client.mcpl
 
 
 def _peers(inspection: Inspection) -> list[McplPeer]:
-    return [mcpl for client in inspection.open_clients if (mcpl := client.mcpl) is not None]
+    return [mcpl for client in inspection.connected_clients if (mcpl := client.mcpl) is not None]
 
 
 # -- The Events panel: types of events (MCP Events, a draft), and following them by stream, poll and webhook.
@@ -230,12 +230,12 @@ MAX_EVENT_TYPES: Final = 1_000
 
 async def list_events(inspection: Inspection, request: PageRequest) -> Any:
     """The `events` of the server, what is `followed`, and whether it `offered` any in this era."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         extensions = object_or_empty(client.capabilities.get("extensions"))
         if EVENTS_EXTENSION_ID not in extensions and "events" not in client.capabilities:
             return {"offered": False, "events": [], "followed": []}
         listed = await client.events.list_types()
-        followed = inspection.events.list_followed(client_era(client))
+        followed = inspection.events.list_followed(get_client_era(client))
     events = [_event_type(each) for each in listed[:MAX_EVENT_TYPES] if isinstance(each.get("name"), str)]
     return {"offered": True, "events": events, "followed": followed}
 
@@ -254,8 +254,8 @@ def _event_type(listed: Json) -> Json:
 async def follow_event(inspection: Inspection, request: PageRequest) -> Any:
     """Begin to follow an event by `way`: stream, poll or webhook."""
     name, way, arguments = request.get_text("event"), request.get_text("way"), request.get_object("arguments")
-    async with use_request_client(inspection, request) as client:
-        return await inspection.events.follow(client, client_era(client), name, arguments, way)
+    async with use_era_client(inspection, request) as client:
+        return await inspection.events.follow(client, get_client_era(client), name, arguments, way)
 
 
 async def stop_event(inspection: Inspection, request: PageRequest) -> Any:
@@ -284,7 +284,7 @@ async def follow(inspection: Inspection, request: PageRequest) -> Any:
         listening = asyncio.create_task(seat.listen(), name="defserve.inspector topic")
         try:
             while not me.over.is_set():
-                request.part_if_changed({"seat": number, **seat.describe_topic()})
+                request.send_part_if_changed({"seat": number, **seat.describe_topic()})
                 await seat.wait_for_change()
         finally:
             del inspection.seats[number]

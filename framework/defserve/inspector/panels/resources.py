@@ -14,7 +14,7 @@ from defserve.client.replies import filter_strings, list_if_supported, number_or
 from defserve.client.skills import UnverifiedSkill
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
-from defserve.inspector.inspection import Inspection, PageRequestHandler, client_era, use_request_client
+from defserve.inspector.inspection import Inspection, PageRequestHandler, get_client_era, use_era_client
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.protocols.mcp.uri_template import expand_template, parse_template
 from defserve.protocols.mcp.versions import get_version_features
@@ -24,7 +24,7 @@ MAX_VALUES: Final = 100
 
 async def list_resources(inspection: Inspection, request: PageRequest) -> Any:
     """`resources` and `templates`, templates with their `variables`; what is `watched`, if that can be."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         if "resources" not in client.capabilities:
             return {"offered": False, "resources": [], "templates": [], "watches": False, "watched": []}
         offer = object_or_empty(client.capabilities.get("resources"))
@@ -75,14 +75,14 @@ async def expand_uri(inspection: Inspection, request: PageRequest) -> Any:
 async def read_resource(inspection: Inspection, request: PageRequest) -> Any:
     """The `contents` of a resource."""
     uri = request.get_text("uri")
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         return {"uri": uri, "contents": contents_of(await client.read(uri))}
 
 
 async def watch(inspection: Inspection, request: PageRequest) -> Any:
     """Watch a resource, or (`on` is false) no longer. What is watched then."""
     uri = request.get_text("uri")
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         if request.arguments.get("on") is False:
             await inspection.watches.unwatch(client, uri)
         else:
@@ -93,7 +93,7 @@ async def watch(inspection: Inspection, request: PageRequest) -> Any:
 async def complete(inspection: Inspection, request: PageRequest) -> Any:
     """Values that the server suggests for an argument of a prompt or template. `ref` is the reference as MCP has it."""
     context = {name: value for name, value in request.get_object("context").items() if isinstance(value, str)}
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         found = await client.complete(
             request.get_object("ref"),
             argument=request.get_text("argument"),
@@ -108,7 +108,7 @@ async def complete(inspection: Inspection, request: PageRequest) -> Any:
 
 async def list_prompts(inspection: Inspection, request: PageRequest) -> Any:
     """`prompts`, and whether the server `completes` their arguments."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         offered = "prompts" in client.capabilities
         prompts = (await list_if_supported("prompts/list", client.prompts())).items if offered else []
         found = list_named_items(prompts, "name")
@@ -118,7 +118,7 @@ async def list_prompts(inspection: Inspection, request: PageRequest) -> Any:
 async def get(inspection: Inspection, request: PageRequest) -> Any:
     """The whole result of a prompt. `arguments` are sent as they are, also wrong ones: refusals are worth testing."""
     params = {"name": request.get_text("prompt"), "arguments": request.get_object("arguments")}
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         return await client.request("prompts/get", params)
 
 
@@ -132,12 +132,12 @@ MAX_TEXT_LENGTH: Final = 2_000
 
 async def list_skills(inspection: Inspection, request: PageRequest) -> Any:
     """Every skill, as `described` says. Nothing is read. `directories`: folders can be read. `more`: left out."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         offer = object_or_empty(client.capabilities.get("extensions")).get(EXTENSION)
         if offer is None:
             return {"offered": False, "directories": False, "skills": [], "more": 0}
         found = await client.skills()
-        skills = inspection.skills.store_skills(client_era(client), found)
+        skills = inspection.skills.store_skills(get_client_era(client), found)
         directories = object_or_empty(offer).get("directoryRead") is True
         return {"offered": True, "directories": directories, "skills": skills, "more": len(found) - len(skills)}
 
@@ -148,10 +148,10 @@ async def read_skill_file(inspection: Inspection, request: PageRequest) -> Any:
     A file that is not what was listed is `refused`, and nothing of it is told. `again` reads `SKILL.md` anew.
     """
     uri, path = request.get_text("uri"), request.get_text("path")
-    async with use_request_client(inspection, request) as client:
-        era = client_era(client)
+    async with use_era_client(inspection, request) as client:
+        era = get_client_era(client)
         if request.arguments.get("again") is True:
-            inspection.skills.drop_skill(era, uri)
+            inspection.skills.forget_skill_text(era, uri)
         try:
             data = await (await inspection.skills.load_skill(client, era, uri)).read(path)
         except UnverifiedSkill as error:
@@ -165,7 +165,7 @@ async def read_skill_file(inspection: Inspection, request: PageRequest) -> Any:
 
 async def directory(inspection: Inspection, request: PageRequest) -> Any:
     """What the server says is in a folder. It is not verified: `uri` tells which of it the skill lists."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         found = await client.directory(request.get_text("uri"))
     named = [each for each in found if isinstance(each.get("uri"), str)]
     return {"children": [_child(each) for each in named[:MAX_CHILDREN]], "more": len(named[MAX_CHILDREN:])}

@@ -15,14 +15,14 @@ from defserve.client.eras import MCP_KEY_PREFIX
 from defserve.client.replies import Json, list_if_supported, object_or_empty
 from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.errors import DefserveError, PeerError
-from defserve.inspector.call_code import SavedCall, write_test
+from defserve.inspector.call_code import SavedCall, format_call_test
 from defserve.inspector.inspection import ERA_NAMES, Inspection, PageRequestHandler
 from defserve.inspector.protocol import BadMessage, PageRequest
-from defserve.inspector.recording.masking import mask_address, mask_value, mask_words
-from defserve.inspector.recording.recorder import MAX_BODY, RecordedMessage, Recorder
-from defserve.inspector.session_files import FORMAT_VERSION, MAX_CHECKPOINTS, MAX_DEPTH, MAX_KEYS, OPENINGS
+from defserve.inspector.recording.masking import mask_address, mask_command_words, mask_value
+from defserve.inspector.recording.recorder import MAX_KEPT_BODY_BYTES, RecordedMessage, Recorder
+from defserve.inspector.session_files import FORMAT_VERSION, MAX_CHECKPOINTS, MAX_DEPTH, MAX_KEYS, OPENING_METHODS
 from defserve.inspector.state_trees import MISSING_CONTENT, CheckpointTreeView
-from defserve.tooling.listing import LISTS
+from defserve.tooling.listing import LIST_WIRE_NAMES
 
 MAX_SAVED_CONTENT_BYTES: Final = 8 * 1024 * 1024
 """Bytes of contents that are written. Beyond it, checkpoints are saved without theirs, the oldest first."""
@@ -54,9 +54,9 @@ async def save_session(inspection: Inspection, request: PageRequest) -> Any:
 
 async def _write_beginning(inspection: Inspection) -> str:
     """All but the messages."""
-    target, clients = inspection.target, {each.era: each.client_now for each in inspection.connections.values()}
+    target, clients = inspection.target, {each.era: each.connected_client for each in inspection.connections.values()}
     lines = [
-        write_header(mask_address(target.address, target.words), mask_words(target.words), time.time()),
+        write_header(mask_address(target.address, target.words), mask_command_words(target.words), time.time()),
         *[await write_definitions(era, clients.get(era), inspection.recorder) for era in ERA_NAMES],
     ]
     room = [MAX_SAVED_CONTENT_BYTES]
@@ -96,7 +96,7 @@ def find_first_saved(recorder: Recorder) -> int:
     """The first message that a file has room for: it gets the newest."""
     left = MAX_SAVED_BYTES
     for entry in reversed(recorder.slice(recorder.first, recorder.count)):
-        left -= min(entry.size, MAX_BODY)
+        left -= min(entry.size, MAX_KEPT_BODY_BYTES)
         if left < 0:
             return entry.seq + 1
     return recorder.first
@@ -131,13 +131,15 @@ async def _ask_definitions(client: Client) -> Json:
     found: Json = {"initialize": opening}
     for name, (needed, ask) in asked.items():
         has_list = needed in client.capabilities
-        found[name] = (await list_if_supported(LISTS[name][0], ask())).items if has_list else []
+        found[name] = (await list_if_supported(LIST_WIRE_NAMES[name][0], ask())).items if has_list else []
     return found
 
 
 def _find_definitions(era: str, recorder: Recorder) -> Json | None:
     """The newest answers to what asks for definitions. Of a list in several pages, the last one."""
-    wanted = {method: name for name, (method, _) in LISTS.items()} | dict.fromkeys(OPENINGS, "initialize")
+    wanted = {method: name for name, (method, _) in LIST_WIRE_NAMES.items()} | dict.fromkeys(
+        OPENING_METHODS, "initialize"
+    )
     found: Json = {}
     for entry in reversed(recorder.slice(recorder.first, recorder.count)):
         name = wanted.get(entry.method)
@@ -145,8 +147,8 @@ def _find_definitions(era: str, recorder: Recorder) -> Json | None:
             continue
         body = object_or_empty((recorder.describe_message(entry.seq) or {}).get("body"))
         result = object_or_empty(body.get("result"))
-        found[name] = _normalize_opening(result) if name == "initialize" else result.get(LISTS[name][1], [])
-        if len(found) == len(LISTS) + 1:
+        found[name] = _normalize_opening(result) if name == "initialize" else result.get(LIST_WIRE_NAMES[name][1], [])
+        if len(found) == len(LIST_WIRE_NAMES) + 1:
             break
     return found if "initialize" in found else None
 
@@ -219,7 +221,7 @@ async def write_session_test(inspection: Inspection, request: PageRequest) -> An
     calls = [call for entry in entries if entry.era == era and (call := _read_call(recorder, entry)) is not None]
     if not calls:
         raise BadMessage("none of these messages is a call that was answered", fix="tick rows of tools/call")
-    text = write_test(inspection.target.words, calls, era)
+    text = format_call_test(inspection.target.words, calls, era)
     named = re.search(r"^def (test_\w{1,60})", text, re.MULTILINE)
     return {"text": text, "name": f"{named.group(1) if named else 'test_session'}.py", "left": len(seqs) - len(calls)}
 

@@ -13,19 +13,19 @@ from defserve.client.client import Client
 from defserve.client.mcpl.peer import McplPeer
 from defserve.client.replies import object_or_empty, string_or_none
 from defserve.core.json_values import is_array
-from defserve.inspector.differences import make_json_patch, shorten_ops, side_by_side
-from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
+from defserve.inspector.differences import align_changed_lines, make_json_patch, shorten_patch_operations
+from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_era_client
 from defserve.inspector.panels.wire import (
-    READ_ONLY,
-    find_mark,
-    get_message,
+    READ_ONLY_NOTE,
+    find_call_risk_mark,
+    find_original_request,
     get_request_params,
-    request_of,
-    send_request,
+    require_requested_message,
+    send_request_in_era,
 )
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.recording.masking import mask_value
-from defserve.inspector.recording.recorder import RecordedMessage, find_result_state
+from defserve.inspector.recording.recorder import RecordedMessage, read_state_left_by_call
 from defserve.inspector.state_trees import MISSING_CONTENT, CheckpointTreeView
 
 MAX_IDS: Final = 200
@@ -88,7 +88,7 @@ async def diff(inspection: Inspection, request: PageRequest) -> Any:
 def describe_patch(before: Any, after: Any) -> Json:
     """The patch from one content to another, for the page."""
     ops = make_json_patch(before, after)
-    return {"ops": shorten_ops(ops), "count": len(ops), "bytes": len(to_json(ops))}
+    return {"ops": shorten_patch_operations(ops), "count": len(ops), "bytes": len(to_json(ops))}
 
 
 async def lines(inspection: Inspection, request: PageRequest) -> Any:
@@ -96,7 +96,7 @@ async def lines(inspection: Inspection, request: PageRequest) -> Any:
     view, before, after = await _both(inspection, request)
     if before is MISSING_CONTENT or after is MISSING_CONTENT:
         return _missing(view)
-    return {"rows": await asyncio.to_thread(side_by_side, mask_value(before), mask_value(after))}
+    return {"rows": await asyncio.to_thread(align_changed_lines, mask_value(before), mask_value(after))}
 
 
 async def content(inspection: Inspection, request: PageRequest) -> Any:
@@ -117,7 +117,7 @@ def describe_content(content: Any) -> Json:
 
 async def roll_back(inspection: Inspection, request: PageRequest) -> Any:
     """Have the server go back to a checkpoint. `success`, and the server's `reason` if it refuses."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         done = await _mcpl(client).rollback(request.get_text("set"), request.get_text("checkpoint"))
     return {"success": done.success, "reason": done.reason}
 
@@ -125,7 +125,7 @@ async def roll_back(inspection: Inspection, request: PageRequest) -> Any:
 async def branch(inspection: Inspection, request: PageRequest) -> Any:
     """Let the inspector's next call start at a checkpoint. The head stays where it is."""
     if inspection.target.saved is not None:
-        raise BadMessage(READ_ONLY)
+        raise BadMessage(READ_ONLY_NOTE)
     _, client = await _client(inspection, request)
     id = request.get_text("checkpoint", "") or None
     _mcpl(client).branch(request.get_text("set"), id)
@@ -165,7 +165,7 @@ async def run_again(inspection: Inspection, request: PageRequest) -> Any:
     """
     call, where = _get_call(inspection, request), request.get_text("at")
     if inspection.target.saved is not None:
-        raise BadMessage(READ_ONLY)
+        raise BadMessage(READ_ONLY_NOTE)
     points = dict(zip(("before", "after"), _find_checkpoints(inspection, call), strict=True))
     if where not in points:
         raise BadMessage("'at' is before or after")
@@ -176,19 +176,19 @@ async def run_again(inspection: Inspection, request: PageRequest) -> Any:
     params = {**get_request_params(inspection.recorder, call)}
     params.pop("checkpoint", None)
     client = await inspection.client(call.era)
-    mark = await find_mark(client, call.method, params)
+    mark = await find_call_risk_mark(client, call.method, params)
     if mark != "safe" and request.arguments.get("confirmed") is not True:
         return {"confirm": {"method": call.method, "tool": call.about, "mark": mark}}
     _mcpl(client).branch(found[0], points[where])
     began = inspection.recorder.count
-    error = await send_request(inspection, call.era, call.method, params)
+    error = await send_request_in_era(inspection, call.era, call.method, params)
     sent = inspection.recorder.slice(began, inspection.recorder.count)
     made = [each.seq for each in sent if each.kind == "request" and each.method == call.method]
     return {"seq": made[-1] if made else None, "error": error}
 
 
 def _get_call(inspection: Inspection, request: PageRequest) -> RecordedMessage:
-    call = request_of(inspection.recorder, get_message(inspection, request))
+    call = find_original_request(inspection.recorder, require_requested_message(inspection, request))
     if call.method != "tools/call" or call.kind != "request" or call.direction != "sent":
         raise BadMessage("this message is not a call of a tool")
     return call
@@ -198,7 +198,7 @@ def _find_checkpoints(inspection: Inspection, call: RecordedMessage) -> tuple[st
     """The checkpoints that a call began with, and left behind."""
     recorder = inspection.recorder
     result = object_or_empty(recorder.parse_body(call.of).get("result")) if call.of is not None else {}
-    state = find_result_state(result)
+    state = read_state_left_by_call(result)
     if (after := string_or_none(state.get("checkpoint"))) is not None:
         return string_or_none(state.get("parent")), after
     params = object_or_empty(recorder.parse_body(call.seq).get("params"))

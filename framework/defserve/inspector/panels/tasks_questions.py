@@ -8,13 +8,13 @@ from typing import Any, Final
 from defserve.client.replies import object_or_empty
 from defserve.client.tasks import TASKS_EXTENSION_ID
 from defserve.core.json_values import is_array
-from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
+from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_era_client
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 
 
 async def list_tasks(inspection: Inspection, request: PageRequest) -> Any:
     """The tasks of both eras, newest first. `offered`: the server has tasks. `session`: there are none in this era."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         offered = TASKS_EXTENSION_ID in object_or_empty(client.capabilities.get("extensions"))
         return {"tasks": inspection.tasks.to_wire(), "offered": offered, "session": not client.stateless}
 
@@ -29,13 +29,13 @@ async def start(inspection: Inspection, request: PageRequest) -> Any:
 
 async def resume(inspection: Inspection, request: PageRequest) -> Any:
     """Follow a task by its id."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         return (await inspection.tasks.resume(client, request.get_text("taskId"))).record.to_wire()
 
 
 async def show(inspection: Inspection, request: PageRequest) -> Any:
     """One task with its arguments, its steps and its result."""
-    return inspection.tasks[request.get_integer("task")].record.full_wire()
+    return inspection.tasks[request.get_integer("task")].record.to_full_wire()
 
 
 async def refresh(inspection: Inspection, request: PageRequest) -> Any:
@@ -90,7 +90,7 @@ async def set_roots(inspection: Inspection, request: PageRequest) -> Any:
     if not is_array(given) or len(given) > MAX_ROOTS:
         raise BadMessage(f"roots are a list of at most {MAX_ROOTS}")
     inspection.questions.roots[:] = [_root(object_or_empty(each)) for each in given]
-    for client in inspection.open_clients:
+    for client in inspection.connected_clients:
         if not client.stateless:
             client.notify_soon("notifications/roots/list_changed")
     return _push_standing(inspection)

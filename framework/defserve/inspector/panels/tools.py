@@ -11,29 +11,35 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from defserve.client.apps import RenderedApp, get_view_uri, is_visible_to, render_app
+from defserve.client.apps import RenderedApp, get_view_uri, is_tool_visible_to, render_app
 from defserve.client.client import Client
-from defserve.client.mgp.server_claims import ListedToolSecurity, parse_tool_security
+from defserve.client.mgp.server_claims import ListedToolClaims, parse_tool_security
 from defserve.client.replies import list_if_supported, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
-from defserve.inspector.app_views import NoTimeoutClient, ShownApp, ViewDocument, make_refusal_check, narrow_policy
-from defserve.inspector.call_code import SavedCall, write_command_line, write_test
+from defserve.inspector.app_views import (
+    ShownApp,
+    ViewDocument,
+    ViewHostClient,
+    make_refused_origin_check,
+    narrow_content_policy,
+)
+from defserve.inspector.call_code import SavedCall, format_call_command, format_call_test
 from defserve.inspector.inspection import (
     FirstListing,
     Inspection,
     PageRequestHandler,
     get_request_era,
-    use_request_client,
+    use_era_client,
 )
 from defserve.inspector.kept_calls import KeptCall
-from defserve.inspector.protocol import PAGE_LEFT, BadMessage, Json, PageRequest
+from defserve.inspector.protocol import PAGE_LEFT_REASON, BadMessage, Json, PageRequest
 from defserve.protocols.mcp.app_policy import UI_URI_SCHEME
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.tooling.lint.definitions import count_definition_tokens
+from defserve.tooling.lint.definitions import estimate_definition_tokens
 from defserve.tooling.listing import ServerListing, fetch_listing, parse_snapshot, to_snapshot
 from defserve.tooling.server_diff import compare_servers
-from defserve.tooling.vendor_shapes import VENDOR_SHAPES, count_json_tokens, shape_tool, shape_tools
+from defserve.tooling.vendor_shapes import VENDOR_SHAPES, estimate_json_tokens, shape_tool, shape_tools
 
 LOOKED_AT: Final = 20_000
 MAX_PAST_CALLS: Final = 120
@@ -41,7 +47,7 @@ MAX_PAST_CALLS: Final = 120
 
 async def list_tools(inspection: Inspection, request: PageRequest) -> Any:
     """Every tool, as `about` says. What has no name cannot be called, and is left out: `odd` counts those."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         found = await client.tools() if "tools" in client.capabilities else []
     named = [tool for tool in found if is_object(tool) and isinstance(tool.get("name"), str)]
     tools = [about(tool, client) for tool in named]
@@ -63,7 +69,7 @@ def about(tool: Json, client: Client) -> Json:
         "output": object_or_empty(tool.get("outputSchema")) or None,
         "hints": object_or_empty(tool.get("annotations")),
         "definition": tool,
-        "tokens": count_definition_tokens(tool),
+        "tokens": estimate_definition_tokens(tool),
         "mark": security.risk if security.security else None,
         "needs": [{"name": name, "decision": held.get(name, "deferred")} for name in needs],
         "guard": guard if (guard := security.validator) != "none" else None,
@@ -72,7 +78,7 @@ def about(tool: Json, client: Client) -> Json:
     }
 
 
-def _confirms(security: ListedToolSecurity) -> bool:
+def _confirms(security: ListedToolClaims) -> bool:
     """Whether the person is asked before it is called."""
     if security.risk == "dangerous":
         return security.confirmation_required is not False or not security.permissions
@@ -89,7 +95,7 @@ async def call_tool(inspection: Inspection, request: PageRequest) -> Any:
     try:
         return await _follow(call, request)
     except asyncio.CancelledError as stop:
-        if PAGE_LEFT not in stop.args:
+        if PAGE_LEFT_REASON not in stop.args:
             call.cancel()
         raise
 
@@ -122,8 +128,8 @@ async def save(inspection: Inspection, request: PageRequest) -> Any:
     tool, arguments = request.get_text("tool"), request.get_object("arguments")
     words = inspection.target.words
     return {
-        "command": write_command_line(words, tool, arguments),
-        "test": write_test(words, [SavedCall(tool, arguments, request.arguments.get("result"))]),
+        "command": format_call_command(words, tool, arguments),
+        "test": format_call_test(words, [SavedCall(tool, arguments, request.arguments.get("result"))]),
     }
 
 
@@ -148,14 +154,14 @@ AUDIENCES: Final = ("model", "app")
 
 async def list_apps(inspection: Inspection, request: PageRequest) -> Any:
     """`tools` that have a view or are for views, and the `views` that are listed as resources."""
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         listed = await client.tools() if "tools" in client.capabilities else []
         found = [_tool(each) for each in listed if isinstance(each.get("name"), str)]
         return {"tools": [each for each in found if each is not None], "views": await _views(client)}
 
 
 def _tool(tool: Json) -> Json | None:
-    uri, audience = get_view_uri(tool), [each for each in AUDIENCES if is_visible_to(each, tool)]
+    uri, audience = get_view_uri(tool), [each for each in AUDIENCES if is_tool_visible_to(each, tool)]
     if uri is None and "model" in audience:
         return None
     about = {name: _text(tool, name) for name in ("name", "title", "description")}
@@ -186,8 +192,8 @@ async def show(inspection: Inspection, request: PageRequest) -> Any:
     def progress(progress: float, total: float | None, message: str | None) -> None:
         request.part({"progress": progress, "total": total, "message": message})
 
-    async with use_request_client(inspection, request) as client:
-        app = await render_app(NoTimeoutClient(client, progress), tool, arguments)
+    async with use_era_client(inspection, request) as client:
+        app = await render_app(ViewHostClient(client, progress), tool, arguments)
     era = "stateless" if client.stateless else "handshake"
     document = _prepare_document(inspection, app)
     shown = ShownApp(era, app, inspection.questions)
@@ -209,8 +215,8 @@ async def reload_view(inspection: Inspection, request: PageRequest) -> Any:
     Its tool is not called again. The new document begins with the same result and the state that the view has saved.
     """
     shown = inspection.apps[request.get_integer("app")]
-    async with use_request_client(inspection, request) as client:
-        if not await shown.app.reload(NoTimeoutClient(client)):
+    async with use_era_client(inspection, request) as client:
+        if not await shown.app.reload(ViewHostClient(client)):
             return {}
     shown.has_begun = False
     return _prepare_document(inspection, shown.app)
@@ -223,7 +229,9 @@ def _prepare_document(inspection: Inspection, app: RenderedApp) -> Json:
         raise PeerError(f"the view {app.uri!r} has {size:,} bytes: more than {MAX_VIEW_BYTES:,} are not shown")
     views = inspection.views
     ports = {views.page_port, urlsplit(views.origin).port or 0}
-    policy, reaches, refused = narrow_policy(app.policy, make_refusal_check(ports, inspection.target.address))
+    policy, reaches, refused = narrow_content_policy(
+        app.policy, make_refused_origin_check(ports, inspection.target.address)
+    )
     return {
         "url": views.add(ViewDocument(app.html, policy)),
         "size": size,
@@ -302,7 +310,7 @@ def _shape_all(tools: list[Json]) -> list[Json]:
                 "vendor": vendor,
                 "title": shape.title,
                 "value": value,
-                "tokens": count_json_tokens(value),
+                "tokens": estimate_json_tokens(value),
                 "lost": list(dict.fromkeys(member for one in each for member in one.lost)),
                 "problems": [
                     f"{tool['name']}: {problem}"
@@ -315,7 +323,7 @@ def _shape_all(tools: list[Json]) -> list[Json]:
 
 
 async def _first_listing(inspection: Inspection, request: PageRequest) -> FirstListing:
-    async with use_request_client(inspection, request):
+    async with use_era_client(inspection, request):
         # Which era the first conversation speaks is known when it is open.
         era = inspection.connection(get_request_era(request)).era
     if era not in inspection.first_listings:
@@ -345,7 +353,7 @@ def _drop_feature_sets(listed: ServerListing) -> ServerListing:
 
 
 async def _list_now(inspection: Inspection, request: PageRequest) -> ServerListing:
-    async with use_request_client(inspection, request) as client:
+    async with use_era_client(inspection, request) as client:
         return await fetch_listing(client)
 
 

@@ -14,13 +14,13 @@ from defserve.client.mgp.server_claims import parse_tool_security
 from defserve.client.replies import Json as JsonObject
 from defserve.client.replies import object_or_empty
 from defserve.errors import DefserveError
-from defserve.inspector.differences import DiffRow, align_lines, fold_rows
+from defserve.inspector.differences import DiffRow, align_lines, fold_equal_rows
 from defserve.inspector.inspection import ERA_NAMES, Inspection, PageRequestHandler, get_request_era
-from defserve.inspector.protocol import BadMessage, Json, PageRequest, describe_wire_error
+from defserve.inspector.protocol import BadMessage, Json, PageRequest, describe_error_for_page
 from defserve.inspector.recording.recorder import RecordedMessage, Recorder
 from defserve.inspector.recording.timeline import (
-    MESSAGE_KINDS,
-    FilterProblem,
+    MESSAGE_KIND_FILTERS,
+    InvalidFilter,
     TimelineQuery,
     TimelineRows,
     parse_filter,
@@ -37,7 +37,7 @@ async def check(inspection: Inspection, request: PageRequest) -> Any:
     """A filter as `terms`: [start, where its value starts, stop]; or the `problem` with its place, message and fix."""
     try:
         terms = parse_filter(request.get_text("filter", "")).terms
-    except FilterProblem as found:
+    except InvalidFilter as found:
         problem = {"start": found.start, "stop": found.stop, "message": found.problem, "fix": found.way}
         return {"problem": problem}
     return {"terms": [[term.start, term.value_start, term.stop] for term in terms]}
@@ -52,14 +52,14 @@ async def follow_timeline(inspection: Inspection, request: PageRequest) -> Any:
     more = asyncio.Event()
     more.set()
     end = recorder.subscribe(lambda _: more.set())
-    cleared = inspection.timeline.on_clear(more.set)
+    cleared = inspection.timeline.add_clear_listener(more.set)
     try:
         while True:
             await more.wait()
             more.clear()
             rows = await inspection.timeline.rows.get_current_rows(query)
             first, stop = _span(recorder, rows, request)
-            request.part_if_changed(
+            request.send_part_if_changed(
                 {
                     "rows": stop - first,
                     "messages": recorder.count - recorder.first,
@@ -88,7 +88,10 @@ async def rows(inspection: Inspection, request: PageRequest) -> Any:
 
 async def find(inspection: Inspection, request: PageRequest) -> Any:
     """The `place` of a message among the rows: of its request, if it has no row. None if neither has one."""
-    found, entry = await inspection.timeline.rows.get_current_rows(_query(request)), get_message(inspection, request)
+    found, entry = (
+        await inspection.timeline.rows.get_current_rows(_query(request)),
+        require_requested_message(inspection, request),
+    )
     first, last = _span(inspection.recorder, found, request)
     for seq in (entry.seq, entry.of):
         if seq is not None and found.has(seq) and first <= found.find_row_index(seq) < last:
@@ -98,7 +101,7 @@ async def find(inspection: Inspection, request: PageRequest) -> Any:
 
 async def message(inspection: Inspection, request: PageRequest) -> Any:
     """A message whole, with its `other` half, and the `others` that belong to the same request."""
-    recorder, entry = inspection.recorder, get_message(inspection, request)
+    recorder, entry = inspection.recorder, require_requested_message(inspection, request)
     asked = entry if entry.kind == "request" else recorder.entry(entry.of) if entry.of is not None else None
     others = [each.to_wire() for each in _belonging(recorder, asked)] if asked is not None else []
     return {
@@ -109,12 +112,14 @@ async def message(inspection: Inspection, request: PageRequest) -> Any:
 
 
 async def compare(inspection: Inspection, request: PageRequest) -> Any:
-    told = both_eras(inspection.recorder, get_message(inspection, request))
-    return told | ({"again": READ_ONLY} if inspection.target.saved is not None else {})
+    told = both_eras(inspection.recorder, require_requested_message(inspection, request))
+    return told | ({"again": READ_ONLY_NOTE} if inspection.target.saved is not None else {})
 
 
 async def send_again(inspection: Inspection, request: PageRequest) -> Any:
-    return await again(inspection, get_message(inspection, request), request.arguments.get("confirmed") is True)
+    return await again(
+        inspection, require_requested_message(inspection, request), request.arguments.get("confirmed") is True
+    )
 
 
 async def clear(inspection: Inspection, request: PageRequest) -> Any:
@@ -148,8 +153,8 @@ async def save(inspection: Inspection, request: PageRequest) -> Any:
 
 def _query(request: PageRequest) -> TimelineQuery:
     kind = request.get_text("kind", "all")
-    if kind not in MESSAGE_KINDS:
-        raise BadMessage(f"unknown kind {kind!r}", fix=f"use one of {', '.join(MESSAGE_KINDS)}")
+    if kind not in MESSAGE_KIND_FILTERS:
+        raise BadMessage(f"unknown kind {kind!r}", fix=f"use one of {', '.join(MESSAGE_KIND_FILTERS)}")
     answers, hides_own = (request.arguments.get(name) is True for name in ("answers", "hides_own"))
     return TimelineQuery(request.get_text("filter", "").strip(), kind, answers, hides_own)
 
@@ -162,7 +167,7 @@ def _span(recorder: Recorder, found: TimelineRows, request: PageRequest) -> tupl
     return found.find_row_index(recorder.find_first_since(start)), found.find_row_index(recorder.find_first_since(stop))
 
 
-def get_message(inspection: Inspection, request: PageRequest) -> RecordedMessage:
+def require_requested_message(inspection: Inspection, request: PageRequest) -> RecordedMessage:
     """The message that a request is about. Raises BadMessage."""
     if (entry := inspection.recorder.entry(request.get_integer("seq"))) is None:
         raise BadMessage("this message is no longer kept")
@@ -216,7 +221,7 @@ READS: Final = frozenset(
         "server/discover",
     )
 )
-READ_ONLY: Final = "This is a saved session: nothing is sent."
+READ_ONLY_NOTE: Final = "This is a saved session: nothing is sent."
 NOT_AGAIN: Final = {
     "initialize": "It opens the conversation, and is sent once.",
     "subscriptions/listen": "It stays open for as long as the conversation.",
@@ -229,7 +234,7 @@ def both_eras(recorder: Recorder, entry: RecordedMessage) -> Json:
     `lines` are those of the requests, `answers` those of the answers: [handshake, stateless, whether they differ], or a
     number of equal lines that are left out. `differences` counts runs of different lines.
     """
-    asked = request_of(recorder, entry)
+    asked = find_original_request(recorder, entry)
     found = {era: asked if asked.era == era else counterpart(recorder, asked, era) for era in ERA_NAMES}
     sides = [_side(recorder, found[era]) for era in ERA_NAMES]
     lines = _head(*(side["exchange"] for side in sides)) + _body(*(side["body"] for side in sides))
@@ -307,7 +312,7 @@ def _runs(rows: list[DiffRow]) -> int:
 
 def _shorten_rows(rows: list[DiffRow]) -> list[DiffRow | int]:
     cut: list[DiffRow] = [(_cut(a), _cut(b), differs) for a, b, differs in rows]
-    return fold_rows(cut) if len(cut) > LONG else list[DiffRow | int](cut)
+    return fold_equal_rows(cut) if len(cut) > LONG else list[DiffRow | int](cut)
 
 
 def _cut(line: str | None) -> str | None:
@@ -330,16 +335,16 @@ async def again(inspection: Inspection, entry: RecordedMessage, confirmed: bool)
     `errors` why an era could not do it; a refusal of the server is an answer like any other.
     """
     recorder = inspection.recorder
-    asked = request_of(recorder, entry)
+    asked = find_original_request(recorder, entry)
     if (why := _why_not(asked)) is not None:
         raise BadMessage(f"this message cannot be sent again: {why}")
     if recorder.body(asked.seq) is None:
         raise BadMessage("this message is no longer kept", fix="make the call again in the Tools panel")
     params = get_request_params(recorder, asked)
-    mark = await find_mark(await inspection.client(asked.era), asked.method, params)
+    mark = await find_call_risk_mark(await inspection.client(asked.era), asked.method, params)
     if mark != "safe" and not confirmed:
         return {"confirm": {"method": asked.method, "tool": asked.about or None, "mark": mark}}
-    failed = await asyncio.gather(*(send_request(inspection, era, asked.method, params) for era in ERA_NAMES))
+    failed = await asyncio.gather(*(send_request_in_era(inspection, era, asked.method, params) for era in ERA_NAMES))
     found = {era: counterpart(recorder, asked, era) for era in ERA_NAMES}
     return {
         "sent": {era: each.seq for era, each in found.items() if each is not None},
@@ -347,7 +352,7 @@ async def again(inspection: Inspection, entry: RecordedMessage, confirmed: bool)
     }
 
 
-async def find_mark(client: Client, method: str, params: Json) -> str | None:
+async def find_call_risk_mark(client: Client, method: str, params: Json) -> str | None:
     """`safe`, `moderate`, `dangerous`, or None if nobody said."""
     if method != "tools/call":
         return "safe" if method in READS else None
@@ -356,10 +361,10 @@ async def find_mark(client: Client, method: str, params: Json) -> str | None:
     if tool is None:
         return None
     security = parse_tool_security(str(name), tool)
-    return security.risk if security.is_marked else None
+    return security.risk if security.is_marked_by_author else None
 
 
-async def send_request(inspection: Inspection, era: str, method: str, params: Json) -> Json | None:
+async def send_request_in_era(inspection: Inspection, era: str, method: str, params: Json) -> Json | None:
     """Send a request in an era. Why that was not possible; None if the server answered, whatever it said."""
     began = inspection.recorder.count
     try:
@@ -370,7 +375,7 @@ async def send_request(inspection: Inspection, era: str, method: str, params: Js
             each.era == era and each.kind == "answer" and each.method == method
             for each in inspection.recorder.slice(began, inspection.recorder.count)
         )
-        return None if is_answer else describe_wire_error(error)
+        return None if is_answer else describe_error_for_page(error)
     return None
 
 
@@ -389,7 +394,7 @@ MAX_COMPARED_BYTES: Final = 256 * 1024
 """Bytes of a message that is read to compare it. Longer ones are never the same."""
 
 
-def request_of(recorder: Recorder, entry: RecordedMessage) -> RecordedMessage:
+def find_original_request(recorder: Recorder, entry: RecordedMessage) -> RecordedMessage:
     """The request of an answer or a notice, if it is known; else the message itself."""
     found = recorder.entry(entry.of) if entry.kind in ("answer", "notice") and entry.of is not None else None
     return found or entry
@@ -428,7 +433,7 @@ async def follow_latency(inspection: Inspection, request: PageRequest) -> Any:
     """The figures as parts, a new one each second while there are calls, until it is cancelled."""
     connection = inspection.connection(get_request_era(request))
     while True:
-        request.part_if_changed(inspection.latencies.describe_era(connection.era))
+        request.send_part_if_changed(inspection.latencies.describe_era(connection.era))
         await asyncio.sleep(1.0)
 
 

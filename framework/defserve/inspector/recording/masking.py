@@ -169,7 +169,7 @@ def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: _header(name, value) for name, value in headers.items()}
 
 
-def mask_words(words: Sequence[str]) -> list[str]:
+def mask_command_words(words: Sequence[str]) -> list[str]:
     """The words of a command line with secrets masked: in addresses, `--token x`, `--token=x`, `TOKEN=x`, `Name: x`."""
     shown: list[str] = []
     hides = False
@@ -188,7 +188,7 @@ def mask_words(words: Sequence[str]) -> list[str]:
 
 def mask_address(address: str, words: Iterable[str]) -> str:
     """An address, or a command of these words, without the secrets of either."""
-    for word, shown in zip(words := tuple(words), mask_words(words), strict=True):
+    for word, shown in zip(words := tuple(words), mask_command_words(words), strict=True):
         if word != shown:
             address = address.replace(word, shown)
     return mask_text(address)

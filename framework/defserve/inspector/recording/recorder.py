@@ -206,7 +206,7 @@ class Recorder:
         kept = self._waterfalls.get(seq)
         return from_json(kept) if kept is not None else None
 
-    def get_exchange(self, seq: int) -> RecordedExchange | None:
+    def find_http_exchange(self, seq: int) -> RecordedExchange | None:
         """The HTTP exchange that carried a message, with its secrets."""
         kept = self._exchanges.get(seq)
         return RecordedExchange(*from_json(kept)) if kept is not None else None
@@ -243,7 +243,7 @@ class Recorder:
                 shown["cut"] = len(body)
         if (waterfall := self.get_waterfall(seq)) is not None:
             shown["waterfall"] = waterfall
-        if (exchange := self.get_exchange(seq)) is not None:
+        if (exchange := self.find_http_exchange(seq)) is not None:
             shown["exchange"] = {
                 **exchange._asdict(),
                 "address": mask_text(exchange.address),
@@ -308,7 +308,7 @@ class Recorder:
                 result = object_or_empty(message.get("result"))
                 if result.get("resultType") == "input_required":
                     asked.note = "asks"
-                asked.checkpoint = _name_in(find_result_state(result), "checkpoint") or asked.checkpoint
+                asked.checkpoint = _name_in(read_state_left_by_call(result), "checkpoint") or asked.checkpoint
                 asked.about = entry.about = asked.about or about_answer(asked.method, result)
                 self._times.append(entry.ms)
         elif entry.kind == "notice" and entry.id is not None:
@@ -367,7 +367,7 @@ def _id(given: Any) -> str | int | None:
     return given[:MAX_NAME_LENGTH] if isinstance(given, str) else given
 
 
-def find_result_state(result: Json) -> Json:
+def read_state_left_by_call(result: Json) -> Json:
     """What the result of a call says of the state it left behind (MCPL); empty if it says nothing."""
     return object_or_empty(result.get("state") or object_or_empty(result.get("_meta")).get(STATE_META_KEY))
 
@@ -388,7 +388,7 @@ def _error_in(message: Json) -> int | bool | None:
 # -- What a message is about, in a word or two. Texts of a server are without secrets.
 
 
-MAX_SUMMARY: Final = 80
+MAX_MESSAGE_SUMMARY_LENGTH: Final = 80
 
 LISTS: Final[Mapping[str, tuple[str, str]]] = {
     "tools/list": ("tools", "tool"),
@@ -411,9 +411,9 @@ def about(message: Json) -> str:
         tool = object_or_empty(params.get("target")).get("tool_name")
         return _format_summary(" ".join(each for each in (tool, params.get("event_type")) if isinstance(each, str)))
     if isinstance(name := params.get("name"), str) and name:
-        return name[:MAX_SUMMARY]
+        return name[:MAX_MESSAGE_SUMMARY_LENGTH]
     if isinstance(reference := object_or_empty(params.get("ref")).get("name"), str):
-        return reference[:MAX_SUMMARY]
+        return reference[:MAX_MESSAGE_SUMMARY_LENGTH]
     found: Any = params.get("uri") or params.get("message") or params.get("reason") or params.get("data")
     if found is None and "error" in message:
         found = object_or_empty(message.get("error")).get("message")
@@ -471,7 +471,7 @@ def _text(data: Any) -> str:
 
 def _format_summary(text: str) -> str:
     shown = mask_text(text[:512])[:512].replace("\n", "\\n")
-    return shown if len(shown) <= MAX_SUMMARY else f"{shown[: MAX_SUMMARY - 1]}…"
+    return shown if len(shown) <= MAX_MESSAGE_SUMMARY_LENGTH else f"{shown[: MAX_MESSAGE_SUMMARY_LENGTH - 1]}…"
 
 
 # -- The bytes of messages: new ones in memory, older ones in a temporary file without a name, the oldest forgotten.
@@ -480,7 +480,7 @@ def _format_summary(text: str) -> str:
 IN_MEMORY: Final = 32 * 1024 * 1024
 IN_FILE: Final = 256 * 1024 * 1024
 """Bytes of one file. There are two at most: when the newer is full, the older is dropped."""
-MAX_BODY: Final = 4 * 1024 * 1024
+MAX_KEPT_BODY_BYTES: Final = 4 * 1024 * 1024
 """Bytes of one body that are kept."""
 
 
@@ -511,7 +511,7 @@ class Bodies:
         return self._size
 
     def store_body(self, number: int, body: bytes) -> None:
-        body = body if len(body) <= MAX_BODY else body[:MAX_BODY]
+        body = body if len(body) <= MAX_KEPT_BODY_BYTES else body[:MAX_KEPT_BODY_BYTES]
         self._held[number] = body
         self._order.append(number)
         self._size += len(body)

@@ -19,7 +19,7 @@ from defserve.errors import UsageError
 from defserve.inspector.recording.recorder import RecordedMessage, Recorder
 
 
-class Timeline:
+class SharedTimeline:
     """The shared part of every page's timeline."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -33,7 +33,7 @@ class Timeline:
         for tell in tuple(self._told):
             tell()
 
-    def on_clear(self, tell: Callable[[], object]) -> Callable[[], None]:
+    def add_clear_listener(self, tell: Callable[[], object]) -> Callable[[], None]:
         """Have `tell` called when the timeline is cleared. Call what it returns to end that."""
         self._told.append(tell)
         return lambda: self._told.remove(tell)
@@ -48,7 +48,7 @@ AT_ONCE: Final = 5_000
 """Messages that are looked at before others get their turn."""
 MAX_FILTERS: Final = 4
 
-MESSAGE_KINDS: Final[Mapping[str, Callable[[RecordedMessage], bool]]] = {
+MESSAGE_KIND_FILTERS: Final[Mapping[str, Callable[[RecordedMessage], bool]]] = {
     "all": lambda entry: True,
     "requests": lambda entry: entry.kind in ("request", "answer"),
     "notices": lambda entry: entry.kind == "notice",
@@ -79,7 +79,7 @@ class TimelineRows:
     def __init__(self, recorder: Recorder, query: TimelineQuery) -> None:
         self._recorder, self._query = recorder, query
         self._filter: Filter = parse_filter(query.text)
-        self._is_kind = MESSAGE_KINDS[query.kind]
+        self._is_kind = MESSAGE_KIND_FILTERS[query.kind]
         self._seqs: array[int] = array("Q")
         self._seen = 0
         self.version = self.dropped = 0
@@ -145,7 +145,7 @@ class RecentQueryRows:
         self._rows: OrderedDict[TimelineQuery, TimelineRows] = OrderedDict()
 
     async def get_current_rows(self, query: TimelineQuery) -> TimelineRows:
-        """The rows of a query, up to date. Raises FilterProblem."""
+        """The rows of a query, up to date. Raises InvalidFilter."""
         rows = self._rows.get(query) or TimelineRows(self._recorder, query)
         self._rows[query] = rows
         self._rows.move_to_end(query)
@@ -192,7 +192,7 @@ _BLANKS: Final = re.compile(r"\s*")
 _WORD: Final = re.compile(r"\S*")
 
 
-class FilterProblem(UsageError):
+class InvalidFilter(UsageError):
     """A filter that does not parse: `text[start:stop]` is what is wrong with it."""
 
     def __init__(self, message: str, start: int, stop: int, fix: str) -> None:
@@ -226,9 +226,9 @@ class Filter:
 
 
 def parse_filter(text: str) -> Filter:
-    """The filter that a text says. Raises FilterProblem."""
+    """The filter that a text says. Raises InvalidFilter."""
     if len(text) > MAX_FILTER_LENGTH:
-        raise FilterProblem(
+        raise InvalidFilter(
             f"a filter has up to {MAX_FILTER_LENGTH} characters", MAX_FILTER_LENGTH, len(text), "use fewer words"
         )
     terms: list[Term] = []
@@ -255,10 +255,10 @@ def _term(text: str, start: int) -> Term:
     value, stop = _value(text, place)
     if not value:
         what = text[start:place] or '""'
-        raise FilterProblem(f"{what} has no value", start, stop, f"write what to look for after it: {_example(name)}")
+        raise InvalidFilter(f"{what} has no value", start, stop, f"write what to look for after it: {_example(name)}")
     choices = CHOICES.get(name)
     if choices is not None and value not in choices:
-        raise FilterProblem(f"{name}: cannot be {value!r}", place, stop, f"use one of {', '.join(choices)}")
+        raise InvalidFilter(f"{name}: cannot be {value!r}", place, stop, f"use one of {', '.join(choices)}")
     return Term(name, value, negated, start, place, stop)
 
 
@@ -267,7 +267,7 @@ def _resolve_name(name: str, start: int, stop: int) -> str:
         return lower
     near = get_close_matches(lower, (*NAMES, "not"), 1)
     told = f"write {near[0]}:" if near else f"use one of {', '.join(f'{each}:' for each in (*NAMES, 'not'))}"
-    raise FilterProblem(f"{name}: is not known", start, stop, f"{told}, or put the word in quotes")
+    raise InvalidFilter(f"{name}: is not known", start, stop, f"{told}, or put the word in quotes")
 
 
 def _value(text: str, place: int) -> tuple[str, int]:
@@ -277,9 +277,9 @@ def _value(text: str, place: int) -> tuple[str, int]:
         return text[place:stop].lower(), stop
     end = text.find('"', place + 1)
     if end < 0:
-        raise FilterProblem("the quote is not closed", place, len(text), 'end it with "')
+        raise InvalidFilter("the quote is not closed", place, len(text), 'end it with "')
     if end + 1 < len(text) and not text[end + 1].isspace():
-        raise FilterProblem("something follows the quote", end + 1, _after(_WORD, text, end + 1), "put a blank between")
+        raise InvalidFilter("something follows the quote", end + 1, _after(_WORD, text, end + 1), "put a blank between")
     return text[place + 1 : end].lower(), end + 1
 
 

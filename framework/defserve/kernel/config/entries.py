@@ -52,7 +52,7 @@ class ServerLaunch:
         """
 
         def one(text: str) -> str:
-            return fill(text, environ, secrets)
+            return expand_variables(text, environ, secrets)
 
         def each(values: Mapping[str, str]) -> dict[str, str]:
             return {name: one(value) for name, value in values.items()}
@@ -247,7 +247,9 @@ class KernelConfig:
 
     def unset(self, environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
         """Server → the variables that it needs and that are not set."""
-        found = {entry.id: unset_in(entry.launch.texts(), environ) for entry in self.servers if entry.enabled}
+        found = {
+            entry.id: list_unset_variables(entry.launch.texts(), environ) for entry in self.servers if entry.enabled
+        }
         return {id: names for id, names in found.items() if names}
 
 
@@ -274,7 +276,7 @@ class UnsetVariable(UsageError):
         )
 
 
-def fill(text: str, environ: Mapping[str, str], secrets: SecretReader | None = None) -> str:
+def expand_variables(text: str, environ: Mapping[str, str], secrets: SecretReader | None = None) -> str:
     """The text with its variables filled in, and its secrets. `$${NAME}` stays as `${NAME}`.
 
     Without a reader, references to secrets stay as they are. Raises UnsetVariable, and what the reader raises.
@@ -307,8 +309,8 @@ def names_in(texts: Iterable[str]) -> set[str]:
     return {found[2] for text in texts for found in VARIABLE_REFERENCE.finditer(text) if not found[1]}
 
 
-def unset_in(texts: Iterable[str], environ: Mapping[str, str]) -> list[str]:
-    """The variables without which `fill` raises."""
+def list_unset_variables(texts: Iterable[str], environ: Mapping[str, str]) -> list[str]:
+    """The variables without which `expand_variables` raises."""
     found = (
         match for text in texts for match in VARIABLE_REFERENCE.finditer(text) if not match[1] and match[3] is None
     )

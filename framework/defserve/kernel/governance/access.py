@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from defserve.auth.authority import is_local_user, is_stranger, make_stranger_principal
+from defserve.auth.authority import is_local_user, is_stranger, make_anonymous_ip_principal
 from defserve.auth.principals import LOCAL_PRINCIPAL, MAX_PRINCIPAL_ID_LENGTH, Principal
 from defserve.base.hidden_characters import is_printable_line
 from defserve.core.shapes import read_member
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 def needs_access_control(config: KernelConfig, state: StateFile) -> bool:
     """Whether callers are told apart, or the file says anything about access. If not, calls pay nothing for it."""
     settings = config.settings
-    return bool(settings.admins or settings.keys or state.known.access) or has_closed_servers(config)
+    return bool(settings.admins or settings.keys or state.known.access) or has_opt_in_servers(config)
 
 
-def has_closed_servers(config: KernelConfig) -> bool:
+def has_opt_in_servers(config: KernelConfig) -> bool:
     """Whether callers need an entry for some server."""
     return "opt-in" in (config.settings.default_policy, *(entry.default_policy for entry in config.servers))
 
@@ -138,7 +138,7 @@ class KernelAccess(AccessSection):
     def may_use_server(self, id: str, session: Session | None, caller: PeerIdentity | None) -> bool:
         """Whether a caller in a session may use a server. See `MountedServer.open_to`."""
         if not isinstance(caller, Principal):
-            caller = LOCAL_PRINCIPAL if session is not None and session.is_local else make_stranger_principal("")
+            caller = LOCAL_PRINCIPAL if session is not None and session.is_local else make_anonymous_ip_principal("")
         return self._allows(id, caller.id)
 
     def _allows(self, id: str, agent: str) -> bool:
@@ -150,7 +150,7 @@ class KernelAccess(AccessSection):
         policies = ((id, self._policy(member)) for id, member in self._kernel.members.items())
         return frozenset((id, policy.default, policy.list_active_entries(agent, now)) for id, policy in policies)
 
-    async def answer_query(self, call: Call, params: Params) -> Params:
+    async def answer_access_query(self, call: Call, params: Params) -> Params:
         """`mgp/access/query`, for those who wait for answers."""
         return self.query(call, params)
 
@@ -315,10 +315,10 @@ class KernelPermissions(PermissionSection):
         self._passing: dict[str, dict[str, dict[str, Any]]] = {}
         self.asked: dict[tuple[str, str], AskedPermission] = {}
 
-    def list_statuses(
+    def find_permission_statuses(
         self, call: Call, names: Iterable[str], server_id: str | None = None
     ) -> dict[str, PermissionStatus]:
-        found = super().list_statuses(call, names)
+        found = super().find_permission_statuses(call, names)
         if server_id is None or (server_id not in self._kernel.members and not self._decisions(server_id)):
             return found
         decided = {name: self._apply_operator_decision(server_id, name, status) for name, status in found.items()}
@@ -326,9 +326,9 @@ class KernelPermissions(PermissionSection):
             self._ask(call, server_id, name)
         return decided
 
-    def decide_for_server(self, id: str, call: Call | None, names: Iterable[str]) -> dict[str, PermissionStatus]:
+    def list_statuses_for_server(self, id: str, call: Call | None, names: Iterable[str]) -> dict[str, PermissionStatus]:
         """What a server is told of its permissions: for a call, or, without one, for callers that are vouched for."""
-        found = dict.fromkeys(names, GRANTED_STATUS) if call is None else super().list_statuses(call, names)
+        found = dict.fromkeys(names, GRANTED_STATUS) if call is None else super().find_permission_statuses(call, names)
         return {name: self._apply_operator_decision(id, name, status) for name, status in found.items()}
 
     def grant(self, call: Call, params: Params) -> Params:
@@ -340,7 +340,7 @@ class KernelPermissions(PermissionSection):
     async def notify_servers(self, id: str | None = None) -> None:
         """Somebody has decided: servers that speak MGP are told, one of them or all."""
         backends = (one.backend for one in self._kernel.members.values() if id in (None, one.id))
-        await asyncio.gather(*(backend.tell_decisions() for backend in backends if backend is not None))
+        await asyncio.gather(*(backend.notify_permission_decisions() for backend in backends if backend is not None))
 
     def _apply_operator_decision(self, id: str, name: str, status: PermissionStatus) -> PermissionStatus:
         kept = self._decisions(id).get(name)

@@ -259,7 +259,7 @@ class Governance(Extension):
         if backend.instructions:
             self._compare(INSTRUCTIONS, {"instructions": backend.instructions}, facets, member)
         else:
-            self.pins.release_tool(member.id, INSTRUCTIONS)
+            self.pins.drop_withdrawn_tool(member.id, INSTRUCTIONS)
         backend.hides_instructions = HELD in facets
 
     def _report_problem(self, member: KernelMember, text: str) -> None:

@@ -26,13 +26,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from defserve.base.hidden_characters import replace_hidden_characters
-from defserve.client.mgp.peer import CallValidation, guess_validators
-from defserve.client.mgp.server_claims import ListedToolSecurity, MgpClaims, parse_tool_security
+from defserve.client.mgp.peer import OutgoingCallValidators, guess_validators
+from defserve.client.mgp.server_claims import ListedToolClaims, MgpClaims, parse_tool_security
 from defserve.client.replies import Json, filter_strings, object_or_empty
 from defserve.kernel.config.entries import MgpEntry, OperatorToolMarks, ServerEntry
 from defserve.protocols.mgp.security import STANDARD_VALIDATORS, Security, ToolSecurity
 from defserve.protocols.mgp.terms import MGP_NAME, MGP_SECTIONS_BY_NAME
-from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS, SIDE_EFFECT_NAMES, RiskLevel, is_permission
+from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS, SIDE_EFFECT_NAMES, RiskLevel, is_permission_name
 from defserve.proxying.boundary import keep_warning_hints
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ def _get_tool_marks(entry: ServerEntry) -> Mapping[str, OperatorToolMarks]:
     return entry.mgp.tools if entry.mgp is not None else dict[str, OperatorToolMarks]()
 
 
-def _security(entry: ServerEntry, marks: OperatorToolMarks, listed: ListedToolSecurity) -> Security | None:
+def _security(entry: ServerEntry, marks: OperatorToolMarks, listed: ListedToolClaims) -> Security | None:
     """What is enforced, or None if nobody says anything."""
     if _says_security(marks):
         return _build_security(entry, marks, entry.where)
     needed = entry.mgp.permissions_required if entry.mgp is not None else ()
     if not (listed.security or needed or is_sandboxed(entry)):
         return None
-    declared = [name for name in listed.permissions or () if is_permission(name)]
+    declared = [name for name in listed.permissions or () if is_permission_name(name)]
     permissions = tuple(dict.fromkeys((*needed, *declared)))
     risk: Any = listed.risk if listed.security else DEFAULT
     if risk == "safe" and (not is_trusted(entry) or _is_risky(permissions)):
@@ -150,7 +150,7 @@ def _is_risky(permissions: tuple[str, ...]) -> bool:
 
 # -- validators ----------------------------------------------------------------------------------------------
 def _validation(
-    listed: ListedToolSecurity, marks: OperatorToolMarks, *, believed: bool, is_open: bool
+    listed: ListedToolClaims, marks: OperatorToolMarks, *, believed: bool, is_open: bool
 ) -> ArgumentCheck | None:
     """What looks at the arguments of each call. None: nothing does, because no name suggests it.
 
@@ -164,7 +164,7 @@ def _validation(
     tool = listed._replace(security={"validator": named} if named is not None else {})
     if named is None and not is_open and not guess_validators(tool, dict.fromkeys(tool.properties, "")):
         return None
-    validation = CallValidation({})
+    validation = OutgoingCallValidators({})
 
     async def check(egress: Egress | None, arguments: dict[str, Any]) -> None:
         await validation.check(tool, arguments, enforced=False)
@@ -178,7 +178,7 @@ def _is_open(schema: Mapping[str, Any]) -> bool:
     return "properties" not in schema and not says_none
 
 
-def _choose_listed_validator(listed: ListedToolSecurity) -> str | None:
+def _choose_listed_validator(listed: ListedToolClaims) -> str | None:
     """The validator that a list shows: the declared one, or the first that the names suggest."""
     if listed.validator in STANDARD_VALIDATORS:
         return listed.validator
@@ -222,7 +222,7 @@ def get_tool_claims(said: MgpClaims | None) -> dict[str, Any]:
 
 
 def get_claimed_permissions(said: MgpClaims) -> tuple[str, ...]:
-    return tuple(name for name in said.permissions if is_permission(name))
+    return tuple(name for name in said.permissions if is_permission_name(name))
 
 
 def list_actual_extensions(entry: ServerEntry, said: MgpClaims) -> tuple[str, ...]:
@@ -490,7 +490,7 @@ class ToolPins:
         held.store_pin(tool, pin)
         return was is None or not was.is_same(pin)
 
-    def release_tool(self, id: str, tool: str) -> None:
+    def drop_withdrawn_tool(self, id: str, tool: str) -> None:
         """The server does not offer this any more."""
         self._held[id].pop(tool)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.link import ResolveHost
 from defserve.errors import InvalidParams, Rejected, UsageError
-from defserve.guard.network import Egress, judge_url_and_addresses, make_refusal, resolve_allowed_addresses
+from defserve.guard.network import Egress, judge_url_and_addresses, make_url_refusal, resolve_allowed_addresses
 from defserve.kernel.config.entries import MgpEntry, RegisterRules, ServerEntry, ServerLaunch
 from defserve.kernel.config.loading import resolve_program_path
 from defserve.kernel.governance.access import is_operator, require_operator
@@ -33,7 +33,7 @@ from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.protocols.mgp.errors import PermissionDenied, ResourceExhausted, ServerExists, ServerNotFound
 from defserve.protocols.mgp.security import STANDARD_VALIDATORS
 from defserve.protocols.mgp.server_discovery import KnownServer, ServerRegistration
-from defserve.protocols.mgp.tool_catalogue import make_search_call
+from defserve.protocols.mgp.tool_catalogue import recast_call_as_search
 from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class KernelDirectory:
 
     def servers(self, call: Call) -> Sequence[KnownServer]:
         """Those that the caller may know of, with the tools that it may see."""
-        visible, asker = call.session.composition.visible, make_search_call(call)
+        visible, asker = call.session.composition.visible, recast_call_as_search(call)
         tools: dict[str, list[str]] = {}
         for tool in self._kernel.server.mcp.tools.registry:
             if tool.backend is not None and visible(asker, tool):
@@ -208,7 +208,7 @@ async def check_rules(wanted: ServerRegistration, rules: RegisterRules) -> None:
             raise PermissionDenied(f"a registered server is sandboxed, and may not need {name}")
     if wanted.url:
         if not (verdict := await judge_url_and_addresses(wanted.url, egress_of(rules))):
-            raise make_refusal(verdict, "the address is not one that may be registered")
+            raise make_url_refusal(verdict, "the address is not one that may be registered")
     else:
         _check_command([wanted.command, *wanted.args], rules)
 
@@ -223,7 +223,7 @@ def make_guarded_resolver(url: str, rules: Callable[[], RegisterRules]) -> Resol
     async def resolve(host: str, port: int) -> Sequence[str]:
         egress = egress_of(rules())
         if not (verdict := egress.judge(url)):
-            raise make_refusal(verdict, "the address is not one that may be registered")
+            raise make_url_refusal(verdict, "the address is not one that may be registered")
         return await resolve_allowed_addresses(host, port, egress)
 
     return resolve

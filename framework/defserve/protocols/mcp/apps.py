@@ -314,7 +314,7 @@ def document(html: str, names: ViewNames | None, display_modes: Sequence[str] = 
     return f"{doctype}{html[: start.end()]}{bridge}{html[start.end() :]}"
 
 
-def prefix_view_names(html: str, prefix: MountPrefix) -> str:
+def prefix_names_in_view_html(html: str, prefix: MountPrefix) -> str:
     """The document of a server that is mounted under a prefix. Without our bridge it is not changed."""
     return _NAMES.sub(lambda found: ViewNames(found[1], found[2]).add_prefix(prefix).format_constants(), html, count=1)
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from defserve.auth.auth_options import Auth
-from defserve.auth.authority import is_local_user, make_stranger_principal
+from defserve.auth.authority import is_local_user, make_anonymous_ip_principal
 from defserve.auth.bearer_tokens import is_well_formed_token
 from defserve.auth.live_credentials import BearerCredential, LiveBearerCredentials
 from defserve.auth.oauth import UNAVAILABLE_DENIAL, AuthDenial
@@ -30,18 +30,18 @@ DEFAULT = Rate()
 
 
 async def exchange_caller_token(call: Call, target: str, scopes: Sequence[str] | str = ()) -> str:
-    """A token for another API in the name of who makes a call. Raises as `TokenExchanges.get_token` does.
+    """A token for another API in the name of who makes a call. Raises as `TokenExchanger.obtain_target_token` does.
 
     If a person has to do something first, a client over HTTP is asked for it, unless the response has begun.
     """
-    auth = find_exchanging_auth(call)
+    auth = find_token_exchange_auth(call)
     if auth is None or auth.exchanges is None:
         raise UsageError(
             f"there is no target {target!r}: this server has declared none",
             fix='declare it: Server(auth=Auth(…, targets={"billing": OnBehalfOf(…)}))',
         )
     try:
-        return await auth.exchanges.get_token(identify_caller(call), target, scopes)
+        return await auth.exchanges.obtain_target_token(identify_caller(call), target, scopes)
     except StepUpRequired as error:
         from defserve.auth.token_exchange import format_step_up_challenge
 
@@ -50,7 +50,7 @@ async def exchange_caller_token(call: Call, target: str, scopes: Sequence[str] |
         raise
 
 
-def find_exchanging_auth(call: Call) -> Auth | None:
+def find_token_exchange_auth(call: Call) -> Auth | None:
     """How the server of a call checks tokens, if it can get tokens for other APIs."""
     extensions = call.session.composition.extensions
     found = next((each for each in extensions if isinstance(each, Authorization)), None)
@@ -155,7 +155,7 @@ def identify_caller(call: Call) -> Principal:
     found = call.identity
     if isinstance(found, Principal):
         return found
-    return LOCAL_PRINCIPAL if call.session.is_local else make_stranger_principal("")
+    return LOCAL_PRINCIPAL if call.session.is_local else make_anonymous_ip_principal("")
 
 
 # -- Bearer tokens in the message itself, where there are no headers: `"auth": {"type": "bearer", "token": …}`.
@@ -198,13 +198,13 @@ class SessionTokens:
         self._shown[credential.key] = credential
         if self._session is None:
             self._session, self._live = session, live
-            live.watch_holder(self)
+            live.keep_verifying_holder(self)
         if len(self._shown) > MAX_SESSION_CREDENTIALS:
             self.credential_ended(next(iter(self._shown)))
 
     def list_credentials(self) -> tuple[BearerCredential, ...]:
         if self._session is not None and self._live is not None and self._session.closed:
-            self._live.unwatch_holder(self)
+            self._live.stop_verifying_holder(self)
             return ()
         return tuple(self._shown.values())
 
@@ -214,7 +214,7 @@ class SessionTokens:
             self._session.end_credential(key)
 
 
-class MessageTokens:
+class MessageTokenCheck:
     """Wraps every method of a local conversation. Every request needs a token; the first valid one names the owner."""
 
     def __init__(self, auth: Auth) -> None:

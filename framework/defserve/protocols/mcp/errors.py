@@ -75,7 +75,7 @@ def is_busy_error(code: int, data: object) -> bool:
 def build_failure_reply(call: Call, error: BaseException, stateless: bool) -> Params:
     """The rest of the reply to a call that raised."""
     error = unwrap_exception_group(error)
-    if is_missing_capability(error, stateless):
+    if is_missing_capability_error(error, stateless):
         needs = {"requiredCapabilities": error.needs}
         return _error(call, MISSING_CAPABILITY_CODE, error.message, "missing_capability", needs)
     if isinstance(error, ResourceNotFound):
@@ -102,7 +102,7 @@ def build_failure_reply(call: Call, error: BaseException, stateless: bool) -> Pa
     return _error(call, INTERNAL_ERROR, mask_unexpected_error(call, error), "internal_error", None)
 
 
-def is_missing_capability(error: BaseException, stateless: bool) -> TypeGuard[NoBackChannel]:
+def is_missing_capability_error(error: BaseException, stateless: bool) -> TypeGuard[NoBackChannel]:
     """Whether the client must offer a capability before it repeats the request. The reply is an error, not a result."""
     return isinstance(error, NoBackChannel) and stateless and bool(error.needs)
 

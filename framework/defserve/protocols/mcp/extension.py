@@ -47,7 +47,7 @@ class MCP(SectionedExtension):
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
         self.subscriptions = Subscriptions(self.resources.find_resource)
-        self.subscriptions.forward_updates(self.resources.cache.drop_contents)
+        self.subscriptions.add_update_listener(self.resources.cache.drop_contents)
 
         self.permanent = (
             self.lifecycle,
@@ -67,7 +67,7 @@ class MCP(SectionedExtension):
         self.resources.concrete.watch(lambda: changed("resources"))
         self.resources.templates.watch(lambda: changed("resources"))
 
-    def offer_elsewhere(
+    def attach_backend_sources(
         self, source: Mounts, before: BeforeList, meta: Callable[[Call], Params], late: WaitForLateItems
     ) -> None:
         """Offer what comes from elsewhere. Call it before serving.
@@ -86,7 +86,7 @@ class MCP(SectionedExtension):
         """Everything that is offered, of every kind."""
         yield from (*self.tools.registry, *self.resources.concrete, *self.resources.templates, *self.prompts.registry)
 
-    def need_skills(self) -> Skills:
+    def ensure_skills_section(self) -> Skills:
         """The section of skills. It is made with the first skill, before serving begins."""
         if self.skills is None:
             if self.subscriptions.composition is not None:
@@ -101,7 +101,7 @@ class MCP(SectionedExtension):
             self.skills, self.permanent = skills, (*self.permanent, skills)
         return self.skills
 
-    def follow_skills(self, follow: Callable[[Skills], object]) -> None:
+    def add_skills_listener(self, follow: Callable[[Skills], object]) -> None:
         """Call `follow` with the section of skills, now or when there is one."""
         self._skill_followers.append(follow)
         if self.skills is not None:
@@ -111,7 +111,7 @@ class MCP(SectionedExtension):
         """A tool as the newest version with sessions lists it."""
         return tool.describe(self.lifecycle.dialects[HANDSHAKE_VERSIONS[-1]])
 
-    def compose(self, composition: Composition) -> None:
+    def attach_composition(self, composition: Composition) -> None:
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""
         self.completions.check()
         self.subscriptions.composition = composition

@@ -112,7 +112,7 @@ class Function:
         one = self if not (overrides := call.session.composition.overrides) else self._overridden(injection, overrides)
         work = one._with_dependencies(call, kwargs, (one.injection or injection).call_providers(call))
         if one._one_thread:
-            work = engine.in_one_thread(work, wholly=one._wholly_blocking)
+            work = engine.run_in_one_thread(work, wholly=one._wholly_blocking)
         return engine.run_with_timeout(call, seconds, work)
 
     def _overridden(self, injection: InjectionPlan, overrides: Mapping[Any, Dependency]) -> Function:

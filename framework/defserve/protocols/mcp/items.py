@@ -13,16 +13,16 @@ from time import monotonic
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from defserve.base.frozen import FrozenDataclass
-from defserve.base.peer_bounds import ByteCache
+from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.binding.content import Audio, ContentPart, Embedded, Image, Link, Text
 from defserve.binding.signature import (
-    LIST_RULE,
-    OBJECT_RULE,
-    TEXT_RULE,
+    LIST_OPTION_RULE,
+    OBJECT_OPTION_RULE,
+    TEXT_OPTION_RULE,
     OptionRule,
     Signature,
     find_invalid_option,
-    make_choice_rule,
+    make_choice_option_rule,
 )
 from defserve.core.call import Call
 from defserve.core.messages import EncodedJson, Params, encode_at_startup
@@ -163,11 +163,11 @@ def choose_item_name(kind: str, given: str | None, signature: Signature) -> str:
 
 
 ITEM_OPTION_RULES: Final[Mapping[str, OptionRule]] = {
-    **dict.fromkeys(("name", "title", "description", "mime_type", "domain"), TEXT_RULE),
-    **dict.fromkeys(("icons", "scopes", "tags", "keywords", "display_modes"), LIST_RULE),
-    **dict.fromkeys(("meta", "annotations", "schema"), OBJECT_RULE),
-    **dict.fromkeys(("inline", "listed", "border", "bridge"), make_choice_rule(True, False)),
-    "structured": make_choice_rule(True, False, "bare"),
+    **dict.fromkeys(("name", "title", "description", "mime_type", "domain"), TEXT_OPTION_RULE),
+    **dict.fromkeys(("icons", "scopes", "tags", "keywords", "display_modes"), LIST_OPTION_RULE),
+    **dict.fromkeys(("meta", "annotations", "schema"), OBJECT_OPTION_RULE),
+    **dict.fromkeys(("inline", "listed", "border", "bridge"), make_choice_option_rule(True, False)),
+    "structured": make_choice_option_rule(True, False, "bare"),
 }
 
 _HINT = bool, "use True or False"
@@ -254,14 +254,14 @@ class ListMethod(Generic[ListedT]):
         self.member, self.registry, self.shows, self.describe = member, registry, shows, describe
         self.meta: Callable[[Call], Params] | None = None
         """The `_meta` of its pages. It may change only with the registry's version, and differ only with the view."""
-        self._pages = ByteCache[EncodedJson](MAX_LIST_BYTES)
+        self._pages = ByteBoundedCache[EncodedJson](MAX_LIST_BYTES)
         self._version = -1
 
     def build_page(self, call: Call, params: Params) -> EncodedJson:
         """The page a cursor points to. Callers with the same view share its bytes."""
         dialect, composition = get_dialect(call), call.session.composition
         views = composition.get_views(call)
-        position = decode_cursor(self.member, params.get("cursor"))
+        position = decode_list_cursor(self.member, params.get("cursor"))
         if self._version != self.registry.version:
             self._pages.clear()
             self._version = self.registry.version
@@ -289,7 +289,7 @@ class ListMethod(Generic[ListedT]):
         if self.meta is not None and "meta" in dialect.has and (meta := self.meta(call)):
             result["_meta"] = meta
         if len(found) > size:
-            result["nextCursor"] = encode_cursor(self.member, found[size - 1][0])
+            result["nextCursor"] = encode_list_cursor(self.member, found[size - 1][0])
         return dialect.result(call, result)
 
 
@@ -304,14 +304,14 @@ def is_item_listed(call: Call, method: str, item: Any) -> bool:
     return composition.visible(asker, item)
 
 
-def encode_cursor(member: str, position: int) -> str:
+def encode_list_cursor(member: str, position: int) -> str:
     """The cursor that stands behind a position of a list."""
     from defserve.core import json_values
 
     return json_values.encode_base64url(f"{member}:{position}".encode())
 
 
-def decode_cursor(member: str, cursor: Any) -> int:
+def decode_list_cursor(member: str, cursor: Any) -> int:
     """The position that a cursor stands behind; -1 without a cursor. Raises InvalidParams for one that is not ours."""
     if cursor is None:
         return -1
@@ -319,7 +319,7 @@ def decode_cursor(member: str, cursor: Any) -> int:
 
     try:
         named, _, position = json_values.decode_base64url(cursor).decode().partition(":")
-        if named == member and position.isdecimal() and encode_cursor(member, int(position)) == cursor:
+        if named == member and position.isdecimal() and encode_list_cursor(member, int(position)) == cursor:
             return int(position)
     except (TypeError, ValueError):
         pass

@@ -299,9 +299,9 @@ class ServerDescription:
     @cached_property
     def profile(self) -> ServerProfile:
         """What everybody may know of this server without a token. All documents about it are made from this."""
-        from defserve.protocols.mcp.server_card import describe_running_server
+        from defserve.protocols.mcp.server_card import make_running_server_profile
 
-        return describe_running_server(self)
+        return make_running_server_profile(self)
 
     def find_distribution(self) -> Distribution | None:
         """The installed distribution that the server's module belongs to; None for a loose script."""

@@ -110,7 +110,7 @@ class ServerProfile:
         return replace(self, name=name, remotes=(address,))
 
 
-def make_profile(info: Mapping[str, Any], package: PackageMetadata | None = None) -> ServerProfile:
+def make_server_profile(info: Mapping[str, Any], package: PackageMetadata | None = None) -> ServerProfile:
     """The profile of a server that says `info` (`serverInfo`) about itself. `package` is where it comes from."""
     package = package or PackageMetadata()
     short_name, title = str(info.get("name") or ""), _cut_text(info.get("title"))
@@ -118,7 +118,7 @@ def make_profile(info: Mapping[str, Any], package: PackageMetadata | None = None
     description = _cut_text(details)
     website, homepage = str(info.get("websiteUrl") or ""), package.find_url(WEBSITE_LABELS)
     return ServerProfile(
-        name=find_registry_name(package.readme) or "",
+        name=find_registry_name_in_readme(package.readme) or "",
         short_name=short_name,
         version=str(info.get("version") or ""),
         description=description or "An MCP server",
@@ -130,7 +130,7 @@ def make_profile(info: Mapping[str, Any], package: PackageMetadata | None = None
     )
 
 
-def describe_running_server(identity: ServerDescription) -> ServerProfile:
+def make_running_server_profile(identity: ServerDescription) -> ServerProfile:
     """The profile of a server of this process. Its package counts only if it has the version that the server tells."""
     found = identity.find_distribution()
     package = None
@@ -140,7 +140,7 @@ def describe_running_server(identity: ServerDescription) -> ServerProfile:
         urls = {label.strip(): url.strip() for label, _, url in labelled}
         summary, readme, homepage = ((about.get_all(key) or [""])[0] for key in ("Summary", "Description", "Home-page"))
         package = PackageMetadata(summary, readme, {**urls, **({"Homepage": homepage} if homepage else {})})
-    return make_profile(identity.info(PROTOCOL_VERSIONS[-1].name), package)
+    return make_server_profile(identity.info(PROTOCOL_VERSIONS[-1].name), package)
 
 
 # -- The documents that are served.
@@ -183,7 +183,7 @@ def _reverse_domain(domain: str) -> str:
 # -- What fits the rules of the documents.
 
 
-def find_registry_name(readme: str) -> str | None:
+def find_registry_name_in_readme(readme: str) -> str | None:
     """The registry name that a README claims: `<!-- mcp-name: io.github.me/weather -->`."""
     found = MARKER.search(readme)
     return found[1] if found else None

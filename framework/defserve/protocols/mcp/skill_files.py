@@ -20,7 +20,7 @@ from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.errors import UsageError
 
-SKILL_FILE: Final = "SKILL.md"
+SKILL_MANIFEST_FILENAME: Final = "SKILL.md"
 MAX_SKILL_FILES: Final = 512
 MAX_SKILL_BYTES: Final = 16 * 1024 * 1024
 MAX_FOLDER_DEPTH: Final = 16
@@ -128,7 +128,7 @@ def _find(folder: Path, depth: int) -> Iterator[Path]:
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if entry.name.startswith(".") or entry.name in _CACHES or not entry.is_dir(follow_symlinks=False):
             continue
-        if os.path.lexists(os.path.join(entry.path, SKILL_FILE)):
+        if os.path.lexists(os.path.join(entry.path, SKILL_MANIFEST_FILENAME)):
             yield Path(entry.path)
         elif depth:
             yield from _find(Path(entry.path), depth - 1)

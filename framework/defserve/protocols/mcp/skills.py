@@ -23,12 +23,12 @@ from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcp.errors import read_text_param
 from defserve.protocols.mcp.function import Function, find_no_provider
-from defserve.protocols.mcp.items import ListMethod, decode_cursor, encode_cursor
+from defserve.protocols.mcp.items import ListMethod, decode_list_cursor, encode_list_cursor
 from defserve.protocols.mcp.lifecycle import Dialect, build_cache_hints, get_dialect
 from defserve.protocols.mcp.resources import MAX_URI_LENGTH, Resource, ResourceOptions, Resources
 from defserve.protocols.mcp.skill_files import (
     MAX_FOLDER_DEPTH,
-    SKILL_FILE,
+    SKILL_MANIFEST_FILENAME,
     BadFrontmatter,
     SkillFile,
     SkillFolder,
@@ -117,8 +117,8 @@ class Skills(Extension):
         if not found:
             fix = "a relative path starts beside the file that names it; to ship it, put the folder into the package"
             raise UsageError(
-                f"there is no skill below {str(root)!r}: no folder in it has a {SKILL_FILE}",
-                fix="it is a skill itself: use server.skill(…)" if (root / SKILL_FILE).exists() else fix,
+                f"there is no skill below {str(root)!r}: no folder in it has a {SKILL_MANIFEST_FILENAME}",
+                fix="it is a skill itself: use server.skill(…)" if (root / SKILL_MANIFEST_FILENAME).exists() else fix,
             )
         for folder in found:
             segments = [encode_path(part) for part in folder.relative_to(root).parts]
@@ -152,7 +152,7 @@ class Skills(Extension):
         """The methods, with skills of servers elsewhere."""
 
         async def list(call: Call, params: Params) -> Any:
-            await source.before_list(call)
+            await source.wait_before_listing(call)
             return self._listing.build_page(call, params)
 
         async def get(call: Call, params: Params) -> Params:
@@ -178,14 +178,14 @@ class Skills(Extension):
 
     def read_directory(self, call: Call, params: Params) -> Params:
         uri, dialect = read_text_param(params, "uri"), get_dialect(call)
-        position = decode_cursor(_MEMBER, params.get("cursor"))
+        position = decode_list_cursor(_MEMBER, params.get("cursor"))
         children = self._children(call, uri)
         if not children:
             raise InvalidParams(f"Not a directory: {uri[:MAX_URI_LENGTH]}", data={"uri": uri[:MAX_URI_LENGTH]})
         end = position + 1 + call.session.composition.limits.page
         result: Params = {"resources": children[position + 1 : end], **build_cache_hints(dialect)}
         if end < len(children):
-            result["nextCursor"] = encode_cursor(_MEMBER, end - 1)
+            result["nextCursor"] = encode_list_cursor(_MEMBER, end - 1)
         return result
 
     def _children(self, call: Call, uri: str) -> list[Params]:
@@ -193,7 +193,7 @@ class Skills(Extension):
         dialect, manifest = get_dialect(call), self._manifest_above(call, uri)
         if manifest is None:
             return []
-        base = manifest.uri.removesuffix(f"/{SKILL_FILE}")
+        base = manifest.uri.removesuffix(f"/{SKILL_MANIFEST_FILENAME}")
         children: list[Params] = []
         for path, is_folder in manifest.skill.children_of(uri[len(base) + 1 :]):
             child = f"{base}/{encode_path(path)}"
@@ -221,7 +221,7 @@ def list_possible_manifest_uris(uri: str) -> Iterator[str]:
     for _ in range(MAX_FOLDER_DEPTH + 1):
         if uri.endswith("/") or not uri:
             return
-        yield f"{uri}/{SKILL_FILE}"
+        yield f"{uri}/{SKILL_MANIFEST_FILENAME}"
         uri = uri.rpartition("/")[0]
 
 
@@ -262,7 +262,7 @@ class Skill:
 
     def build_list_entry(self, uri: str) -> Params:
         """The skill as lists show it, for a `SKILL.md` at this URI."""
-        base = uri.removesuffix(SKILL_FILE)
+        base = uri.removesuffix(SKILL_MANIFEST_FILENAME)
         files = [
             {"uri": base + encode_path(f.path), "digest": f.digest, "size": len(f.data)} for f in self.folder.files
         ]
@@ -310,14 +310,14 @@ def make_skill_resources(
     Raises UsageError for what is not a skill.
     """
     base = f"skill://{'/'.join(segments)}/"
-    if not any(file.path == SKILL_FILE for file in folder.files):
-        why = next((f": {one.reason}" for one in folder.left_out if one.path == SKILL_FILE), "")
+    if not any(file.path == SKILL_MANIFEST_FILENAME for file in folder.files):
+        why = next((f": {one.reason}" for one in folder.left_out if one.path == SKILL_MANIFEST_FILENAME), "")
         raise UsageError(
-            f"the skill in {folder.root} has no {SKILL_FILE}{why}",
+            f"the skill in {folder.root} has no {SKILL_MANIFEST_FILENAME}{why}",
             where=str(folder.root),
             fix=f"there are skills in it: use server.skills({folder.root.name!r})"
-            if any(file.name == SKILL_FILE for file in folder.files)
-            else f"write {SKILL_FILE}; it begins with the lines ---, name: {folder.root.name}, description: …, ---",
+            if any(file.name == SKILL_MANIFEST_FILENAME for file in folder.files)
+            else f"write {SKILL_MANIFEST_FILENAME}; first lines: ---, name: {folder.root.name}, description: …, ---",
         )
     common = ResourceOptions(inline=True, scopes=tuple(scopes))
     found: list[SkillResource] = []
@@ -325,7 +325,7 @@ def make_skill_resources(
         uri, source = base + encode_path(file.path), str(folder.root / file.path)
         function = Function(partial(contents, file), find_no_provider, inline=True)
         options = replace(common, name=file.name, mime_type=mime_type(file), size=len(file.data), listed=False)
-        if file.name == SKILL_FILE:
+        if file.name == SKILL_MANIFEST_FILENAME:
             skill = Skill(folder.get_subfolder(file.path.rpartition("/")[0]))
             options = replace(options, name=skill.name, description=skill.description, listed=True)
             found.append(SkillManifest(uri, options, function, owner, source, skill))
@@ -356,8 +356,8 @@ def encode_path(path: str) -> str:
 
 
 def _load_frontmatter(folder: SkillFolder) -> Params:
-    path = folder.root / SKILL_FILE
-    file = next(file for file in folder.files if file.path == SKILL_FILE)
+    path = folder.root / SKILL_MANIFEST_FILENAME
+    file = next(file for file in folder.files if file.path == SKILL_MANIFEST_FILENAME)
     try:
         found = read_frontmatter(file.data.decode())
     except UnicodeDecodeError as error:

@@ -285,7 +285,7 @@ class Subscriptions(Extension):
         listening = {each.call.engine for each in list(self._listening)}
         return listening | {session.engine for session in sessions if session.engine.ready}
 
-    def forward_updates(self, updated: Callable[[str], None]) -> None:
+    def add_update_listener(self, updated: Callable[[str], None]) -> None:
         """Call `updated` with every update that is for everybody. Used to tell the server this one is mounted on."""
         self._forwards.append(updated)
 

@@ -27,7 +27,7 @@ from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.protocols.mcp.errors import read_meta
 
-is_installed: bool = True
+IS_OPENTELEMETRY_INSTALLED: bool = True
 if TYPE_CHECKING:
     from opentelemetry import context, metrics, propagate, trace
     from opentelemetry.util.types import AttributeValue
@@ -35,7 +35,7 @@ else:
     try:
         from opentelemetry import context, metrics, propagate, trace
     except ImportError:  # `from defserve.server import *` imports this module too.
-        is_installed = False
+        IS_OPENTELEMETRY_INSTALLED = False
 
 HISTOGRAM_BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """In seconds."""
@@ -45,7 +45,10 @@ MAX_RECORDED_LENGTH: Final = 8_192
 """The longest text of arguments or of a result in a span. The rest is cut off."""
 MAX_NAME_LENGTH: Final = 128
 
-NAMED_ITEMS: Final[Mapping[str, str]] = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
+ITEM_ATTRIBUTE_BY_METHOD: Final[Mapping[str, str]] = {
+    "tools/call": "gen_ai.tool.name",
+    "prompts/get": "gen_ai.prompt.name",
+}
 """Method → the attribute that says which item a request is about."""
 RESOURCE_METHODS: Final = frozenset(
     ("resources/read", "resources/subscribe", "resources/unsubscribe", "notifications/resources/updated")
@@ -76,7 +79,7 @@ class TelemetryOptions:
     uris: bool = False
 
 
-class Network(NamedTuple):
+class MessageTransportInfo(NamedTuple):
     """How a message came or went, as far as it is known. `address` is that of the peer."""
 
     transport: Literal["pipe", "tcp", "quic", "unix"] = "pipe"
@@ -109,22 +112,22 @@ class MessageOutcome(NamedTuple):
     """Further attributes of the span, in our own namespace."""
 
 
-WENT_WELL: Final = MessageOutcome()
+SUCCESS_OUTCOME: Final = MessageOutcome()
 
 
-def outcome_of_result(result: Any, details: Mapping[str, str] | None = None) -> MessageOutcome:
+def read_result_outcome(result: Any, details: Mapping[str, str] | None = None) -> MessageOutcome:
     """A result is a failure only if it says `isError`."""
     is_error = is_object(result) and result.get("isError") is True
     return MessageOutcome(TOOL_ERROR if is_error else "", details=details or {})
 
 
-def outcome_of_error_object(error: Params, details: Mapping[str, str] | None = None) -> MessageOutcome:
+def read_error_object_outcome(error: Params, details: Mapping[str, str] | None = None) -> MessageOutcome:
     """The outcome that a JSON-RPC error tells."""
     told = make_peer_error(error)
     return MessageOutcome(str(told.code), told.code, told.message, details or {})
 
 
-def outcome_of_exception(error: BaseException) -> MessageOutcome:
+def read_exception_outcome(error: BaseException) -> MessageOutcome:
     """How a request of ours ended that brought no result."""
     if isinstance(error, PeerTimeout):
         return MessageOutcome("timeout")
@@ -167,7 +170,7 @@ class MessageTracer:
     """Spans and histograms of the messages that one side receives ("server") or sends ("client")."""
 
     def __init__(self, options: TelemetryOptions, side: Literal["client", "server"]) -> None:
-        if not is_installed:
+        if not IS_OPENTELEMETRY_INSTALLED:
             raise UsageError("telemetry needs OpenTelemetry", fix='pip install "defserve[telemetry]"')
         self.options, self._is_server = options, side == "server"
         self._tracer = trace.get_tracer("defserve", VERSION, options.tracer_provider)
@@ -182,8 +185,15 @@ class MessageTracer:
             )
         )
 
-    def start_received(
-        self, method: str, params: Params, id: RequestId | None, version: str, network: Network, *, is_known: bool
+    def start_received_message_span(
+        self,
+        method: str,
+        params: Params,
+        id: RequestId | None,
+        version: str,
+        network: MessageTransportInfo,
+        *,
+        is_known: bool,
     ) -> OpenSpan:
         """A message has come. Its span is below the one that its `_meta` names, and is linked to the current one.
 
@@ -197,12 +207,12 @@ class MessageTracer:
         attributes = self._make_attributes(method, params, id, version, network)
         name = self._make_name(method, attributes if is_known else {})
         span = self._tracer.start_span(name, parent, trace.SpanKind.SERVER, attributes, links, record_exception=False)
-        if not is_known and method in NAMED_ITEMS:
-            attributes.pop(NAMED_ITEMS[method], None)
+        if not is_known and method in ITEM_ATTRIBUTE_BY_METHOD:
+            attributes.pop(ITEM_ATTRIBUTE_BY_METHOD[method], None)
         return OpenSpan(span, attributes, context.attach(trace.set_span_in_context(span, parent)))
 
-    def start_sent(
-        self, method: str, params: Params, id: RequestId | None, version: str, network: Network
+    def start_sent_message_span(
+        self, method: str, params: Params, id: RequestId | None, version: str, network: MessageTransportInfo
     ) -> tuple[OpenSpan, Params]:
         """A message is about to be sent. Gives its span, and the params that carry the context to the peer."""
         attributes = self._make_attributes(method, params, id, version, network)
@@ -213,9 +223,9 @@ class MessageTracer:
         propagate.inject(carried)
         return open_span, {**params, "_meta": {**read_meta(params), **carried}} if carried else params
 
-    def name_item(self, open_span: OpenSpan, method: str, name: str | None) -> None:
+    def set_item_attribute(self, open_span: OpenSpan, method: str, name: str | None) -> None:
         """Say which tool or prompt it was, if that was not known at the start: a server behind this one was late."""
-        attribute = NAMED_ITEMS.get(method)
+        attribute = ITEM_ATTRIBUTE_BY_METHOD.get(method)
         if attribute is not None and name is not None and attribute not in open_span.attributes:
             open_span.set_attribute(attribute, name)
             open_span.span.update_name(f"{method} {name}")
@@ -239,7 +249,9 @@ class MessageTracer:
             seconds, self._select_for_metrics(open_span.attributes), trace.set_span_in_context(span)
         )
 
-    def record_session(self, seconds: float, version: str, network: Network, error_type: str = "") -> None:
+    def record_session_duration(
+        self, seconds: float, version: str, network: MessageTransportInfo, error_type: str = ""
+    ) -> None:
         """A session has ended."""
         attributes = network.make_attributes("client" if self._is_server else "server")
         if version:
@@ -249,15 +261,15 @@ class MessageTracer:
         self._sessions.record(seconds, self._select_for_metrics(attributes))
 
     def _make_attributes(
-        self, method: str, params: Params, id: RequestId | None, version: str, network: Network
+        self, method: str, params: Params, id: RequestId | None, version: str, network: MessageTransportInfo
     ) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {"mcp.method.name": method}
         if id is not None:
             attributes["jsonrpc.request.id"] = str(id)
         if version:
             attributes["mcp.protocol.version"] = version
-        if method in NAMED_ITEMS and isinstance(name := params.get("name"), str):
-            attributes[NAMED_ITEMS[method]] = name[:MAX_NAME_LENGTH]
+        if method in ITEM_ATTRIBUTE_BY_METHOD and isinstance(name := params.get("name"), str):
+            attributes[ITEM_ATTRIBUTE_BY_METHOD[method]] = name[:MAX_NAME_LENGTH]
         if method in RESOURCE_METHODS and isinstance(uri := params.get("uri"), str):
             attributes["mcp.resource.uri"] = uri[:MAX_RECORDED_LENGTH]
         if method == "tools/call":
@@ -267,7 +279,7 @@ class MessageTracer:
         return attributes | network.make_attributes("client" if self._is_server else "server")
 
     def _make_name(self, method: str, attributes: Mapping[str, AttributeValue]) -> str:
-        item = attributes.get(NAMED_ITEMS.get(method, ""))
+        item = attributes.get(ITEM_ATTRIBUTE_BY_METHOD.get(method, ""))
         if item is None and self.options.uris:
             item = attributes.get("mcp.resource.uri")
         return method if item is None else f"{method} {item}"
@@ -280,9 +292,9 @@ class MessageTracer:
         }
 
 
-def outcome_of_reply(reply: Reply) -> MessageOutcome:
+def read_reply_outcome(reply: Reply) -> MessageOutcome:
     """What the peer has answered to a request of ours."""
-    return outcome_of_result(reply.result) if reply.error is None else outcome_of_error_object(reply.error)
+    return read_result_outcome(reply.result) if reply.error is None else read_error_object_outcome(reply.error)
 
 
 def _to_text(value: Any) -> str:

@@ -34,7 +34,7 @@ from defserve.protocols.mcp.errors import (
     UnknownTool,
     build_tool_failure,
     get_trace_id,
-    is_missing_capability,
+    is_missing_capability_error,
     read_meta,
     read_optional_object_param,
     read_text_param,
@@ -184,8 +184,8 @@ class Tool(Item[ToolOptions]):
         output = self.returns.publish_schema(narrower)
         if output is not None and "structured" in has and ("any_structured" in has or output.get("type") == "object"):
             described["outputSchema"] = output
-        elif output is not None or self.returns.scalar_schema is not None:
-            vendor[RETURNS_META_KEY] = self.returns.scalar_schema or self.returns.schema
+        elif output is not None or self.returns.bare_scalar_schema is not None:
+            vendor[RETURNS_META_KEY] = self.returns.bare_scalar_schema or self.returns.schema
         if options.annotations and "tool_annotations" in has:
             described["annotations"] = dict(options.annotations)
         if options.tags:
@@ -277,7 +277,7 @@ class Tools(Extension):
             try:
                 if isinstance(error, ResultMismatch):
                     error = _add_place(error, tool)
-                if is_missing_capability(error, get_dialect(call).stateless) or isinstance(error, StepUpRequired):
+                if is_missing_capability_error(error, get_dialect(call).stateless) or isinstance(error, StepUpRequired):
                     raise error from None  # the session answers, and tells the transport
                 if (worded := call.terms.table.failure(call, error)) is None:
                     return build_tool_failure(call, error)
@@ -360,7 +360,7 @@ def _join_result(tool: Tool, value: Any, emitted: EmittedParts) -> PackedResult:
     return PackedResult(given.parts + outcome.parts, outcome.structured)
 
 
-def encode_part(call: Call, part: Any) -> list[Params]:
+def encode_emitted_part(call: Call, part: Any) -> list[Params]:
     """Something that the tool of a call has just yielded or, as an `EmittedPart`, emitted: its content blocks."""
     parts = (
         pack_untyped_result(part.part).parts if isinstance(part, EmittedPart) else call.subject.returns.pack(part).parts

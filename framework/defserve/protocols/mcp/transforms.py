@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.explicit_schema import ExplicitArgumentsSchema
-from defserve.binding.problems import describe_unknown_name
+from defserve.binding.problems import describe_unknown_argument
 from defserve.core.json_values import JsonSchema, is_object
 from defserve.errors import BadArguments, Problem, UsageError, did_you_mean
 from defserve.protocols.mcp.items import ITEM_NAME_PATTERN, ORIGINAL_NAME_FACET
@@ -169,7 +169,7 @@ class TransformedArguments(ArgumentsSchema):
         for name in changes:
             if name not in known:
                 raise UsageError(
-                    f"tool {tool!r} has no argument {name!r}", fix=describe_unknown_name((), name, known).reason
+                    f"tool {tool!r} has no argument {name!r}", fix=describe_unknown_argument((), name, known).reason
                 )
         outer = {name: changes[name].name or name for name in changes if changes[name].fixed is UNSET}
         names = [outer.get(name, name) for name in known if name not in changes or name in outer]
@@ -197,7 +197,7 @@ class TransformedArguments(ArgumentsSchema):
     def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
         if self._gone and given and (sent := [name for name in given if name in self._gone]):
             known = self.schema.get("properties", {})
-            raise BadArguments(tuple(Problem("", describe_unknown_name((), name, known).reason) for name in sent))
+            raise BadArguments(tuple(Problem("", describe_unknown_argument((), name, known).reason) for name in sent))
         meant = {self._names.get(name, name): value for name, value in (given or {}).items()}
         for name, change in self._changes.items():
             if change.fixed is not UNSET:

@@ -330,13 +330,13 @@ class Receipt(WireShape):
         return cls.from_wire(answer, event_id=event_id, session=session)
 
 
-def encode_receipt(receipt: Receipt) -> str:
+def encode_receipt_for_process(receipt: Receipt) -> str:
     """A receipt as JSON, for another process."""
     return json.dumps([receipt.event_id, receipt.accepted, receipt.inference_id, receipt.reason])
 
 
-def decode_receipt(text: str, session: Session) -> Receipt:
-    """The receipt of a text that `encode_receipt` wrote."""
+def decode_receipt_of_process(text: str, session: Session) -> Receipt:
+    """The receipt of a text that `encode_receipt_for_process` wrote."""
     return Receipt(*json.loads(text), session=session)
 
 

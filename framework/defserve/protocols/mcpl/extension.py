@@ -36,7 +36,7 @@ from defserve.protocols.mcpl.policies import (
     negotiate_mcpl_terms,
 )
 from defserve.protocols.mcpl.section import DeclareTool, InboxBinding, McplServerState, get_feature_binding
-from defserve.protocols.mcpl.state.binding import refuse_state_injection
+from defserve.protocols.mcpl.state.binding import wrap_to_refuse_state_injection
 from defserve.protocols.mcpl.vocabulary import MCPL_05, CapabilityDenied, McplRefusal
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class MCPL(SectionedExtension):
         storage: StateStorage,
         strict: bool = False,
     ) -> None:
-        self.server = McplServerState(refuse_state_injection(find_provider), owner)
+        self.server = McplServerState(wrap_to_refuse_state_injection(find_provider), owner)
         self.sets = self.server.sets
         self._declare_tool, self._tools, self._storage, self._strict = declare_tool, tools, storage, strict
         self._server_set: FeatureSet | None = None
@@ -156,7 +156,7 @@ class MCPL(SectionedExtension):
         made.changed()
         return made
 
-    def get_server_set(self, server: str) -> FeatureSet:
+    def ensure_server_feature_set(self, server: str) -> FeatureSet:
         """The set that `server.state` stands for, named after the server. Made when it is first asked for."""
         if self._server_set is None:
             label = "-".join(re.findall(r"[A-Za-z0-9_-]+", server)) or "server"
@@ -171,7 +171,7 @@ class MCPL(SectionedExtension):
         removed = self.sets.remove(name)
         removed.removed = True
         if removed.inbox is not None and self.server.composition is not None:
-            removed.inbox.remove_resources(_mcp(self.server.composition))
+            removed.inbox.unpublish_resources(_mcp(self.server.composition))
         for tool in [
             tool for tool in self._tools if (found := get_feature_binding(tool)) and found.feature_set is removed
         ]:
@@ -242,7 +242,7 @@ class MCPL(SectionedExtension):
         if offer is not None and not session.closed:
             notify_manifest_changed(session, live, lambda: self._manifest(offer, live))
 
-    def compose(self, composition: Composition) -> None:
+    def attach_composition(self, composition: Composition) -> None:
         """Take the composition whose sessions the sets speak to."""
         self.server.composition = composition
         for one in self.sets:
@@ -400,7 +400,7 @@ class MCPL(SectionedExtension):
 
 def _serve_inbox(feature_set: FeatureSetBase, composition: Composition) -> None:
     if feature_set.inbox is not None:
-        feature_set.inbox.add_resources(_mcp(composition), InboxBinding(feature_set))
+        feature_set.inbox.publish_as_resources(_mcp(composition), InboxBinding(feature_set))
 
 
 def _mcp(composition: Composition) -> MCP:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.inference import Inference, InferenceMessages, InferenceStream
     from defserve.protocols.mcpl.peers import Everyone, To
-    from defserve.protocols.mcpl.scopes import ToolScope
+    from defserve.protocols.mcpl.scopes import ToolScopeCheck
     from defserve.protocols.mcpl.state.ownership import StateOwnerKind
     from defserve.protocols.mcpl.state.states import BigIntegerPolicy, StateConcurrency, StateMode, States
     from defserve.stores.store import Store
@@ -72,12 +72,12 @@ class FeatureSet(FeatureSetBase):
             function, lambda made: self._declare_tool(made, FeatureBinding(self, self._scope_check(scope)), options)
         )
 
-    def _scope_check(self, scope: Callable[..., Any] | None) -> ToolScope | None:
+    def _scope_check(self, scope: Callable[..., Any] | None) -> ToolScopeCheck | None:
         if scope is None:
             return None
-        from defserve.protocols.mcpl.scopes import ToolScope
+        from defserve.protocols.mcpl.scopes import ToolScopeCheck
 
-        return ToolScope(self, scope)
+        return ToolScopeCheck(self, scope)
 
     @explain_call_arguments("state")
     def state(
@@ -192,12 +192,12 @@ class FeatureSet(FeatureSetBase):
         `observe=False` the hook does not read what the user wrote. A host of 0.5 that does not grant what the hook
         needs switches the set off. Returns the function.
         """
-        from defserve.protocols.mcpl.hooks import HookOptions
+        from defserve.protocols.mcpl.hooks import FeatureHookOptions
 
-        options = HookOptions(
+        options = FeatureHookOptions(
             timeout=timeout, positions=tuple(positions) if positions is not None else None, observe=observe
         )
-        return self._mcpl.hooks.declare_before(self, function, options)
+        return self._mcpl.hooks.declare_before_hook(self, function, options)
 
     # used bare: @memory.after_inference
     @overload
@@ -230,10 +230,10 @@ class FeatureSet(FeatureSetBase):
         unchanged. Hosts of 0.5 show no answers to servers: they are told that the hook is unavailable, and with
         `required` they are refused. Returns the function.
         """
-        from defserve.protocols.mcpl.hooks import HookOptions
+        from defserve.protocols.mcpl.hooks import FeatureHookOptions
 
-        options = HookOptions(blocking, fail_open, timeout)
-        return self._mcpl.hooks.declare_after(self, function, options, required=required)
+        options = FeatureHookOptions(blocking, fail_open, timeout)
+        return self._mcpl.hooks.declare_after_hook(self, function, options, required=required)
 
     # used bare: @memory.inference_ended
     @overload
@@ -246,7 +246,7 @@ class FeatureSet(FeatureSetBase):
 
         It works with hosts of every version. Nobody waits for it. Returns the function.
         """
-        return self._mcpl.hooks.declare_ended(self, function, timeout)
+        return self._mcpl.hooks.declare_ended_hook(self, function, timeout)
 
 
 def _check_ontology(name: str, ontology: Mapping[str, Any]) -> None:

@@ -61,8 +61,8 @@ class HookSection(McplSection):
 
     # -- declaring ---------------------------------------------------------------------------------------
 
-    def declare_before(
-        self, feature_set: FeatureSetBase, function: Callable[..., Any] | None, options: HookOptions
+    def declare_before_hook(
+        self, feature_set: FeatureSetBase, function: Callable[..., Any] | None, options: FeatureHookOptions
     ) -> Any:
         """Add a hook that injects, also while serving. Raises UsageError for a function that could not be one."""
         named = options.positions
@@ -81,8 +81,13 @@ class HookSection(McplSection):
 
         return make_registering_decorator(function, register)
 
-    def declare_after(
-        self, feature_set: FeatureSetBase, function: Callable[..., Any] | None, options: HookOptions, *, required: bool
+    def declare_after_hook(
+        self,
+        feature_set: FeatureSetBase,
+        function: Callable[..., Any] | None,
+        options: FeatureHookOptions,
+        *,
+        required: bool,
     ) -> Any:
         """Add a hook that sees answers. `required`: a host that cannot run it is refused."""
         if options.fail_open and not options.blocking:
@@ -95,19 +100,19 @@ class HookSection(McplSection):
 
         return make_registering_decorator(function, register)
 
-    def declare_ended(
+    def declare_ended_hook(
         self, feature_set: FeatureSetBase, function: Callable[..., Any] | None, timeout: float | None
     ) -> Any:
         """Add a hook that is told when an inference has ended."""
 
         def register(function: Callable[..., Any]) -> None:
-            self._add_hook(feature_set, function, "ended", HookOptions(timeout=timeout))
+            self._add_hook(feature_set, function, "ended", FeatureHookOptions(timeout=timeout))
             feature_set.record_declaration("inferenceLifecycle")
 
         return make_registering_decorator(function, register)
 
     def _add_hook(
-        self, feature_set: FeatureSetBase, function: Callable[..., Any], moment: HookMoment, options: HookOptions
+        self, feature_set: FeatureSetBase, function: Callable[..., Any], moment: HookMoment, options: FeatureHookOptions
     ) -> None:
         hook = Hook(feature_set, function, self.server.find_provider, moment, options)
         self._hooks[moment] = (*self._hooks[moment], hook)
@@ -368,7 +373,7 @@ TAKES: Final[Mapping[HookMoment, tuple[type, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class HookOptions:
+class FeatureHookOptions:
     """How a hook takes part; see `FeatureSet.before_inference` and `FeatureSet.after_inference`.
 
     `positions` are those of the wire; None if the author names none. `observe`: it reads what the user wrote.
@@ -392,7 +397,7 @@ class Hook:
         function: Callable[..., Any],
         find_provider: FindProvider,
         moment: HookMoment,
-        options: HookOptions,
+        options: FeatureHookOptions,
     ) -> None:
         kinds = TAKES[moment]
         self.function = Function(

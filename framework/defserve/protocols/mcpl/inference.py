@@ -49,7 +49,7 @@ class InferenceSection(McplSection):
     """Asks hosts for inference. In a call of the stateless era it asks for sampling, by an input-required result."""
 
     async def infer(self, feature_set: FeatureSetBase, request: InferenceParams, to: peers.To) -> Inference:
-        await peers.find_sessions_elsewhere(self.server, to)
+        await peers.load_sessions_elsewhere(self.server, to)
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
             return await _sample_inference(peer.call, feature_set, request)
@@ -93,7 +93,7 @@ class InferenceSection(McplSection):
     async def _iter_inference(
         self, feature_set: FeatureSetBase, request: InferenceParams, to: peers.To
     ) -> AsyncGenerator[str | Inference, None]:
-        await peers.find_sessions_elsewhere(self.server, to)
+        await peers.load_sessions_elsewhere(self.server, to)
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
             whole = await _sample_inference(peer.call, feature_set, request)
@@ -157,7 +157,9 @@ async def _ask(
     if (problem := _obstacle(peer, feature_set)) is not None:
         raise problem
     return Inference.from_answer(
-        await peer.try_request("inferenceRequest", INFERENCE_METHOD, params, timeout=timeout, numbered=numbered)
+        await peer.request_or_raise_unsupported(
+            "inferenceRequest", INFERENCE_METHOD, params, timeout=timeout, numbered=numbered
+        )
     )
 
 

@@ -37,7 +37,9 @@ def build_manifest(
     described = {one.name: wire for one in sets if (wire := one.to_wire(vocabulary))["uses"]}
     used = {use for one in sets for use in one.uses}
     by_grant = vocabulary.by_grant
-    claims = nest_capability_paths(vocabulary.spell_uses(used)) if by_grant else _build_claims_04(used, hooks, channels)
+    claims = (
+        nest_capability_paths(vocabulary.translate_uses(used)) if by_grant else _build_claims_04(used, hooks, channels)
+    )
     listed = [{"name": name, **wire} for name, wire in described.items()] if as_array else described
     manifest: Params = {"version": vocabulary.version, **claims, "featureSets": listed}
     if vocabulary.manifest:
@@ -66,7 +68,7 @@ def nest_capability_paths(paths: Iterable[str]) -> Params:
 
 
 def _build_claims_04(used: set[str], hooks: HookSection | None, channels: ChannelSection | None) -> Params:
-    named = MCPL_04.spell_uses(used)
+    named = MCPL_04.translate_uses(used)
     parts: dict[str, Any] = {
         "pushEvents": "pushEvents" in named,
         "contextHooks": hooks and hooks.capability(),

@@ -96,7 +96,7 @@ class Peer:
         )
         return await (call.wait_for_answer(asking) if call is not None else asking)
 
-    async def try_request(
+    async def request_or_raise_unsupported(
         self,
         path: str,
         method: str,
@@ -109,7 +109,11 @@ class Peer:
         try:
             return await self.request(method, params, timeout=timeout, numbered=numbered)
         except PeerError as error:
-            if error.code != MethodNotFound.code or self.live is None or not self.live.record_unsupported(path):
+            if (
+                error.code != MethodNotFound.code
+                or self.live is None
+                or not self.live.record_unsupported_capability(path)
+            ):
                 raise
             raise NoBackChannel(f"{method}: the host does not know it") from error
 
@@ -161,7 +165,7 @@ def select_peers(server: McplServerState, verb: str, to: To, obstacle: Obstacle)
     asked = [Peer(session) for session in _sessions(server, to)]
     found = [peer for peer in asked if obstacle(peer) is None]
     if to is everyone:
-        return [peer for peer in found if is_session_owner(peer.session)]
+        return [peer for peer in found if is_session_owned_here(peer.session)]
     if len(found) > 1:
         raise AmbiguousPeer(verb, len(found))
     if not found:
@@ -169,13 +173,13 @@ def select_peers(server: McplServerState, verb: str, to: To, obstacle: Obstacle)
     return found
 
 
-async def find_sessions_elsewhere(server: McplServerState, to: To) -> None:
+async def load_sessions_elsewhere(server: McplServerState, to: To) -> None:
     """Get to know the sessions of a principal that other processes have opened, before it is spoken to."""
     if isinstance(to, str) and server.others is not None:
         await server.others.load_host_sessions(to)
 
 
-def is_session_owner(session: Session) -> bool:
+def is_session_owned_here(session: Session) -> bool:
     """Whether this process does what concerns a session by itself. Of several that share it, one does."""
     return session.sharer is None or session.sharer.is_owner
 

@@ -317,7 +317,7 @@ class McplTerms:
             return capability in UNSPOKEN and capability not in self._refused
         return found is not False
 
-    def record_unsupported(self, path: str) -> bool:
+    def record_unsupported_capability(self, path: str) -> bool:
         """The host does not know a method of this capability: remember it, if its offer is silent about it."""
         capability = path.partition(".")[0]
         is_silent = not isinstance(self.policy, GrantPolicy) and self.offered.get(capability) is None
@@ -473,7 +473,7 @@ def does_pattern_cover(pattern: str, path: str) -> bool:
     return len(wanted) == len(given) and all(one in ("*", other) for one, other in zip(wanted, given, strict=True))
 
 
-def match_paths(patterns: Iterable[str], paths: Iterable[str] = CAPABILITY_PATHS) -> frozenset[str]:
+def select_covered_paths(patterns: Iterable[str], paths: Iterable[str] = CAPABILITY_PATHS) -> frozenset[str]:
     """The paths that some of the patterns cover."""
     given = frozenset(patterns)
     wild = [pattern for pattern in given if "*" in pattern]
@@ -487,7 +487,7 @@ def read_granted_paths(params: Params) -> frozenset[str]:
 
     Raises InvalidParams if a list is broken, or if a path is both granted and denied.
     """
-    granted = match_paths(few_names_in(params, "effectiveCapabilities"))
-    if both := granted & match_paths(few_names_in(params, "deniedCapabilities")):
+    granted = select_covered_paths(few_names_in(params, "effectiveCapabilities"))
+    if both := granted & select_covered_paths(few_names_in(params, "deniedCapabilities")):
         raise InvalidParams(f"Invalid params: {min(both)} is in effectiveCapabilities and in deniedCapabilities")
     return granted

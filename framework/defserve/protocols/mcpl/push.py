@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
-from defserve.base.peer_bounds import ByteCache
+from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.binding.signature import find_source_location, get_function_name
 from defserve.core.call import Call
 from defserve.core.engine import CancellableTask
@@ -29,16 +29,16 @@ from defserve.protocols.mcpl.content import (
     PUSH_METHOD,
     Event,
     Receipt,
-    decode_receipt,
+    decode_receipt_of_process,
     encode_push_event,
-    encode_receipt,
+    encode_receipt_for_process,
     is_generated_event_id,
 )
 from defserve.protocols.mcpl.peers import (
     CURRENT_CALL,
     SOURCE_SESSION,
     can_notify_claude,
-    is_session_owner,
+    is_session_owned_here,
     notify_claude,
 )
 from defserve.protocols.mcpl.policies import is_anonymous_session
@@ -77,7 +77,7 @@ class SessionPushes:
     def __init__(self) -> None:
         self.room, self.turn = asyncio.Semaphore(UNDER_WAY), asyncio.Lock()
         self.under_way: dict[tuple[str, str], asyncio.Future[None]] = {}
-        self._accepted = ByteCache[Receipt](MAX_RECEIPT_CACHE_BYTES)
+        self._accepted = ByteBoundedCache[Receipt](MAX_RECEIPT_CACHE_BYTES)
 
     async def wait_for_receipt(self, key: tuple[str, str]) -> Receipt | None:
         """The receipt of an event that the host has accepted already. Waits for one that is under way."""
@@ -111,7 +111,7 @@ class PushSection(McplSection):
         """Send an event. Events leave in the order of their pushes; a push waits while many are under way."""
         peers.check_use_declared(feature_set, "push", "pushEvents")
         wire = encode_push_event(feature_set.name, event)
-        await peers.find_sessions_elsewhere(self.server, to)
+        await peers.load_sessions_elsewhere(self.server, to)
         if to is peers.everyone and self.server.others is not None:
             self.server.others.publish(PUSH, wire)
         try:
@@ -182,12 +182,12 @@ class PushSection(McplSection):
         async def send() -> tuple[str, bool]:
             leave.close()  # the next one begins when this one waits for its answer
             receipt = await self._send_until_answered(peer, feature_set, wire)
-            return encode_receipt(receipt), receipt.accepted
+            return encode_receipt_for_process(receipt), receipt.accepted
 
         with leave:
             if is_generated_event_id(id):
-                return decode_receipt((await send())[0], peer.session)
-            return decode_receipt(
+                return decode_receipt_of_process((await send())[0], peer.session)
+            return decode_receipt_of_process(
                 await others.run_once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session
             )
 
@@ -275,7 +275,7 @@ class PushSection(McplSection):
             return
         tasks, peer = session.local(RunningSources), peers.Peer(session)
         for source in self._sources:
-            is_for_it = source.per == "session" and is_session_owner(session)
+            is_for_it = source.per == "session" and is_session_owned_here(session)
             wanted = is_for_it and _obstacle(peer, source.feature_set) is None
             if wanted and source not in tasks:
                 tasks[source] = engine.spawn(self._run_source(source, session))
@@ -480,7 +480,7 @@ class EventInbox:
         latest = found[-1][0] if found else cursor
         return {"events": [event for _, event in found], "cursor": latest, "missed": is_older or lost > cursor}
 
-    def add_resources(self, mcp: MCP, binding: object) -> None:
+    def publish_as_resources(self, mcp: MCP, binding: object) -> None:
         """Offer it as a resource, with and without a cursor. `binding` decides who sees it."""
         self._updated = mcp.subscriptions.notify_resource_updated
 
@@ -510,7 +510,7 @@ class EventInbox:
             resource.facets["mcpl"] = binding
             mcp.resources.add(resource)
 
-    def remove_resources(self, mcp: MCP) -> None:
+    def unpublish_resources(self, mcp: MCP) -> None:
         """Stop offering it."""
         mcp.resources.remove(self.uri)
         mcp.resources.remove(self.uri + "{?after}")

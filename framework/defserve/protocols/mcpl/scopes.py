@@ -58,7 +58,7 @@ class GrantedScope:
     scope: Scope | None = None
 
 
-def judge_label(lists: ScopeLists, label: str) -> bool | None:
+def find_label_permission(lists: ScopeLists, label: str) -> bool | None:
     """Whether a label, in its normal form, is allowed (True) or forbidden (False); None if it is on neither list."""
     # What is forbidden inside a directory is forbidden for the directory, which contains it.
     if any(glob(pattern).matches(label) or glob(pattern).matches(f"{label}/") for pattern in lists.blacklist):
@@ -97,7 +97,7 @@ MAX_REASON_LENGTH = 500
 MAX_APPROVALS = 1_000
 
 
-class ToolScope:
+class ToolScopeCheck:
     """Checks the calls of one scoped tool. `function` returns the label of a call, from the arguments it `takes`."""
 
     __slots__ = ("feature_set", "function", "takes")
@@ -138,7 +138,7 @@ class ToolScope:
 
     def _is_whitelisted(self, found: FeaturePolicy, label: str) -> bool:
         """Whether the whitelist covers a label. Raises ScopeDenied if the blacklist does."""
-        allowed = judge_label(found.find_scope_lists(self.feature_set.name), label)
+        allowed = find_label_permission(found.find_scope_lists(self.feature_set.name), label)
         if allowed is False:
             raise self._make_denial(label, "the host forbids it")
         return allowed is True

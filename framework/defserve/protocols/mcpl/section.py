@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.protocols.mcp.function import FindProvider
     from defserve.protocols.mcpl.push import EventInbox
-    from defserve.protocols.mcpl.scopes import ToolScope
+    from defserve.protocols.mcpl.scopes import ToolScopeCheck
     from defserve.server.sharing import SharedHosts
 
 
@@ -150,7 +150,7 @@ class FeatureSetBase:
     def paths(self) -> frozenset[str]:
         """What a host of 0.5 must grant, so that the set may act."""
         if self._paths is None:
-            self._paths = frozenset(MCPL_05.spell_uses(self.uses))
+            self._paths = frozenset(MCPL_05.translate_uses(self.uses))
         return self._paths
 
     @property
@@ -174,7 +174,7 @@ class FeatureSetBase:
             "tagOntology": self.tag_ontology,
         }
         shown = {name: fields[name] for name in vocabulary.fields if fields[name]}
-        return {"description": self.description, "uses": vocabulary.spell_uses(self.uses), **shown}
+        return {"description": self.description, "uses": vocabulary.translate_uses(self.uses), **shown}
 
     def require_enabled(self, call: Call) -> None:
         """Raises FeatureDisabled if the host of this call has not enabled the set."""
@@ -206,7 +206,7 @@ class FeatureBinding:
 
     __slots__ = ("feature_set", "scope")
 
-    def __init__(self, feature_set: FeatureSetBase, scope: ToolScope | None = None) -> None:
+    def __init__(self, feature_set: FeatureSetBase, scope: ToolScopeCheck | None = None) -> None:
         self.feature_set, self.scope = feature_set, scope
 
     def is_visible(self, call: Call) -> bool:

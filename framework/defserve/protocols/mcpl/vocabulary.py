@@ -82,7 +82,7 @@ class McplVocabulary:
     def __repr__(self) -> str:
         return f"<MCPL {self.version}>"
 
-    def spell_uses(self, uses: Iterable[str]) -> list[str]:
+    def translate_uses(self, uses: Iterable[str]) -> list[str]:
         """The `uses` of a set as a host of this version reads them."""
         named = {name for use in uses for name in self.names[use]}
         return [name for name in dict.fromkeys(chain.from_iterable(self.names.values())) if name in named]
@@ -140,7 +140,7 @@ MCPL_05: Final = McplVocabulary(
 def find_uses_denied_by_default(uses: Iterable[str]) -> list[str]:
     """What a set with these `uses` lacks at a host of 0.5 with its default settings. Then the host switches it off."""
     found = [*uses]
-    return [path for path in MCPL_05.spell_uses(found) if path in USES_DENIED_BY_DEFAULT] + [
+    return [path for path in MCPL_05.translate_uses(found) if path in USES_DENIED_BY_DEFAULT] + [
         use for use in found if use in MCPL_05.lost
     ]
 

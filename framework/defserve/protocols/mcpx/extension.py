@@ -196,7 +196,7 @@ class TopicCarrier:
         same name elsewhere is somebody else. All others are strangers, and each conversation is one of its own,
         because the next guest may have the same name.
         """
-        if id := self.topic.make_caller(peer):
+        if id := self.topic.make_participant_principal_id(peer):
             return Principal(id, kind="participant")
         return make_anonymous_principal(
             f"{PARTICIPANT_PREFIX}{repr(peer)[:MAX_PRINCIPAL_ID_LENGTH]}#{secrets.token_urlsafe(12)}"

@@ -24,7 +24,7 @@ from defserve.protocols.mcpx.envelope import (
     make_message_kind,
     parse_kind,
 )
-from defserve.protocols.mcpx.proposals import Clock, Proposal, build_request_params
+from defserve.protocols.mcpx.proposals import Clock, Proposal, build_fulfilment_params
 from defserve.protocols.mcpx.topic import (
     GatewayProblem,
     Presence,
@@ -248,10 +248,10 @@ class Participant:
 
         Without `to`, a proposal that names no single target goes to the only participant that can do it (`candidates`).
         Its `_meta` is not sent, because the request is ours. Raises ProposalNotPending for a proposal that is over, and
-        UsageError if nobody or several can do it, or if it holds more than its method needs (`build_request_params`).
+        UsageError if nobody or several can do it, or if it has more than its method needs (`build_fulfilment_params`).
         """
         self.require_pending(proposal)
-        params = build_request_params(proposal)
+        params = build_fulfilment_params(proposal)
         target = to or proposal.target or await self._only_candidate(proposal)
         self.require_pending(proposal)
         return await self.request(target, proposal.method, params, fulfils=proposal, within=within)

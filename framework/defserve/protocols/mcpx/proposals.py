@@ -267,7 +267,7 @@ class Proposals:
             del self._fulfilments[id]
 
 
-def build_request_params(proposal: Proposal) -> dict[str, Any]:
+def build_fulfilment_params(proposal: Proposal) -> dict[str, Any]:
     """The params of a request that does what is proposed. Whoever sends it sends it in its own name.
 
     `_meta` is left out: a proposer could confirm or grant something there in the name of who approves. Raises

@@ -216,7 +216,7 @@ class TopicView:
         if kind.base == RESPONSE_KIND:
             return TopicResponse(envelope, kind, self.proposals.record_outcome(envelope, self.me))
         if kind.base == PROPOSAL_KIND:
-            return self.proposals.add(envelope, self.make_caller(envelope.sender))
+            return self.proposals.add(envelope, self.make_participant_principal_id(envelope.sender))
         if kind.base in (REJECT_KIND, WITHDRAW_KIND):
             return self._apply_decision(envelope, kind)
         return Chat(envelope) if kind.base == CHAT_KIND else None
@@ -241,7 +241,7 @@ class TopicView:
         self.proposals.withdraw(proposal, reason)
         return ProposalWithdrawn(envelope, proposal)
 
-    def make_caller(self, participant: str) -> str:
+    def make_participant_principal_id(self, participant: str) -> str:
         """The id of a participant's principal, with the gateway and the topic; empty if nobody vouches for its name."""
         is_known = participant in self.authenticated and is_token_principal_id(participant)
         return _participant_id(participant, self.place) if is_known else ""
@@ -295,7 +295,7 @@ class TopicView:
         return Presence(id, joined=True, is_other=not (was_authenticated and is_authenticated))
 
 
-def format_topic_address(url: str) -> str:
+def remove_token_from_address(url: str) -> str:
     """The gateway and the topic of an address, without its token."""
     from urllib.parse import parse_qs, quote, urlsplit
 

@@ -29,7 +29,7 @@ from defserve.protocols.mcp.errors import get_trace_id
 from defserve.protocols.mcp.items import ORIGINAL_NAME_FACET
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import ServerNotReady, ServerRestarting
-from defserve.protocols.mgp.terms import PolicyRecord, get_call_sections, get_tool_security
+from defserve.protocols.mgp.terms import RecordedPolicyDecision, get_call_sections, get_tool_security
 from defserve.protocols.mgp.vocabulary import CUSTOM_NAME_PATTERN
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class AuditTrail:
     ) -> None:
         self.sinks, self._server_id, self.listeners = open_audit_sinks(sinks, log_name), server_id, listeners
 
-    def audit_call(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
+    def make_call_audit(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
         """Watch one call of a tool. None if nobody would get its events."""
         return (
             AuditedCall(self, call, tool)
@@ -212,7 +212,7 @@ class AuditedCall:
             about["original_name"] = original
         if (outer := self._call.outer) is not None:
             about["called_by"] = outer.subject_name
-        if (policy := self._call.peek(PolicyRecord)) is not None:
+        if (policy := self._call.peek(RecordedPolicyDecision)) is not None:
             about["policy"] = {"decision": policy.outcome, "reason": policy.reason}
         if self._security is not None:
             block = self._security.to_wire()
@@ -299,9 +299,9 @@ def open_audit_sinks(given: AuditSinks, log_name: str | None = None) -> tuple[Au
 
 def _sink(given: Any, log_name: str | None) -> AuditSink:
     if isinstance(given, str) and ":" in given:
-        from defserve.stores.audit.stored_log import StoredAuditLog, is_store_address
+        from defserve.stores.audit.stored_log import StoredAuditLog, is_audit_store_address
 
-        if is_store_address(given):
+        if is_audit_store_address(given):
             return StoredAuditLog(given, server_log=log_name)
     if isinstance(given, str | Path):
         from defserve.stores.audit.log_file import AuditLog

@@ -18,7 +18,7 @@ from defserve.core.peer import CURRENT_SENDER, PeerIdentity, can_act_for
 from defserve.core.session import Session
 from defserve.errors import Declined, Dismissed, InvalidParams, PeerGone, TimedOut, ToolError
 from defserve.protocols.mcp.errors import read_text_param
-from defserve.stores.store import MemoryNonces
+from defserve.stores.store import MemoryNonceStore
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -43,7 +43,7 @@ class OpenCallbacks:
 
     def __init__(self) -> None:
         self.waiting: dict[tuple[str, str], tuple[Call, Future[Any]]] = {}
-        self.answered = MemoryNonces(REMEMBERED_ANSWERS)
+        self.answered = MemoryNonceStore(REMEMBERED_ANSWERS)
 
 
 class CallbackSection(Extension):

@@ -25,7 +25,7 @@ from defserve.core.call import Call
 from defserve.core.extension import AddressedMessage, Extension, Handler
 from defserve.core.messages import Params, encode, encode_notification
 from defserve.core.session import Session
-from defserve.core.shapes import TEXT, distinct_items, list_of_texts, one_of, read_member, restrict_kind
+from defserve.core.shapes import TEXT, distinct_list_of, list_of_texts, one_of, read_member, restrict_kind
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mcp.errors import get_trace_id, read_optional_object_param, read_text_param
@@ -53,7 +53,7 @@ SECURITY_EVENTS: Mapping[str, str] = {
     "access_denied": ACCESS,
 }
 
-CHANNEL_PATTERNS_KIND = distinct_items(
+CHANNEL_PATTERNS_KIND = distinct_list_of(
     restrict_kind(list_of_texts('a list of names and patterns, like ["tool.*"]'), bool)
 )
 
@@ -437,7 +437,7 @@ class EventSection(Extension):
         return len(self._subscriptions)
 
     @property
-    def watches_calls(self) -> bool:
+    def has_call_subscribers(self) -> bool:
         """Whether anybody subscribed to the channels about tools and security. If not, calls are not watched."""
         return self._watchers > 0
 

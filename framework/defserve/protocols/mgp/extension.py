@@ -200,9 +200,9 @@ class MGP(SectionedExtension):
 
     def _call_listeners(self) -> EventSection | None:
         events = MGP.events.get_existing_section(self)
-        return events if events is not None and events.watches_calls else None
+        return events if events is not None and events.has_call_subscribers else None
 
-    def pushes_events(self, call: Call) -> bool:
+    def can_receive_mgp_events(self, call: Call) -> bool:
         """Whether this call's peer can be sent events (§13.3)."""
         return "events" in get_call_sections(call) and not get_dialect(call).stateless
 
@@ -212,7 +212,7 @@ class MGP(SectionedExtension):
         from defserve.protocols.mgp.tool_catalogue import SearchableToolCatalogue
 
         def missing(call: Call, names: Sequence[str], server_id: str) -> Mapping[str, str]:
-            statuses = self.permissions.list_statuses(call, names, server_id).items()
+            statuses = self.permissions.find_permission_statuses(call, names, server_id).items()
             return {name: status.decision for name, status in statuses if status.decision != "approved"}
 
         catalogue = SearchableToolCatalogue(self.tools, self.server_id, mcp.describe_tool, missing)
@@ -300,7 +300,7 @@ class MGP(SectionedExtension):
 
     def stages(self) -> Stages:
         return Stages(
-            audit=lambda call, tool: self.audit.audit_call(call, tool),
+            audit=lambda call, tool: self.audit.make_call_audit(call, tool),
             admit=self._admit,
             judge=self._judge,
             concerns=self._concerns,
@@ -317,7 +317,7 @@ class MGP(SectionedExtension):
             self.access.check_access(call, tool)
         if (found := get_tool_security(tool)) is not None:
             self.permissions.check_permissions(call, tool)
-            found.start_url_tracking()
+            found.start_url_and_upload_tracking()
 
     async def _judge(self, call: Call, tool: Any, arguments: dict[str, Any]) -> None:
         if (found := get_tool_security(tool)) is not None:

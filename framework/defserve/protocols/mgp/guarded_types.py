@@ -12,7 +12,15 @@ from defserve.binding.arguments import ArgumentsSchema, require_annotation_schem
 from defserve.binding.json_schemas import walk_graph
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
-from defserve.guard.argument_types import ARGUMENT_GUARDS, GUARDED_TYPES, Code, FileTypes, Shell, Url, Within
+from defserve.guard.argument_types import (
+    ARGUMENT_GUARD_CLASSES,
+    GUARD_BY_GUARDED_TYPE,
+    Code,
+    FileTypes,
+    Shell,
+    Url,
+    Within,
+)
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.items import Item
@@ -86,7 +94,7 @@ def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[ArgumentGuard]:
         return
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        own = [metadata for metadata in arguments[1:] if isinstance(metadata, ARGUMENT_GUARDS)]
+        own = [metadata for metadata in arguments[1:] if isinstance(metadata, ARGUMENT_GUARD_CLASSES)]
         yield from own or _walk(arguments[0], seen)
         return
     for inner in arguments or _fields(annotation):
@@ -97,7 +105,7 @@ def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[ArgumentGuard]:
 def _own_guard(annotation: Any) -> ArgumentGuard | None:
     """The guard of a type that is judged by itself, or of one that is made from it."""
     bases = annotation.__mro__ if isinstance(annotation, type) else ()
-    return next((GUARDED_TYPES[base]() for base in bases if base in GUARDED_TYPES), None)
+    return next((GUARD_BY_GUARDED_TYPE[base]() for base in bases if base in GUARD_BY_GUARDED_TYPE), None)
 
 
 def _fields(annotation: Any) -> list[Any]:
@@ -434,7 +442,7 @@ def _choices(union: Node) -> Iterator[Node]:
 
 def _is_guard(node: Node) -> bool:
     return node.get("type") == "function-after" and isinstance(
-        getattr(_get_function(node), "__self__", None), ARGUMENT_GUARDS
+        getattr(_get_function(node), "__self__", None), ARGUMENT_GUARD_CLASSES
     )
 
 

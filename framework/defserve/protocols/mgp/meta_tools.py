@@ -35,8 +35,8 @@ from defserve.protocols.mgp.tool_catalogue import (
 from defserve.protocols.mgp.tool_discovery import (
     MAX_SEARCH_RESULTS,
     TOOL_REQUEST_REASONS,
-    SearchedToolList,
     ToolDiscovery,
+    ToolListShortener,
     can_remember_loaded_tools,
     report_loaded_tools,
 )
@@ -55,7 +55,7 @@ class ToolSearch:
     ) -> None:
         self._tools = tools
         self.section = ToolDiscovery(Search.of(given), catalogue, audit)
-        self.list = SearchedToolList(self.section)
+        self.list = ToolListShortener(self.section)
         self.calls = NamedCalls(self.section, tools)
         for tool in meta_tools(self.section, owner):
             tools.registry.add(tool.name, tool, where=tool.where)
@@ -94,7 +94,7 @@ class NamedCalls:
         """Not a coroutine of its own: every call of a tool would pay for it."""
         name = params.get("name")
         # What other calls make is not what the model works with: its list stays as it is.
-        is_learnt = isinstance(name, str) and call.outer is None and not self._section.never_searched
+        is_learnt = isinstance(name, str) and call.outer is None and not self._section.is_list_always_complete
         if is_learnt or not isinstance(name, str) or name in META_TOOL_ALIASES:
             return self._run_named_call(call, params, following, is_learnt)
         return following(call, params)

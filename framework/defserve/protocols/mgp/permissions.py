@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 
 from defserve.auth.authority import AUTHENTICATION_HINT, is_stranger
-from defserve.auth.principals import ANY, format_invoke_scope
+from defserve.auth.principals import SCOPE_WILDCARD, format_invoke_scope
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array, is_object
@@ -37,7 +37,7 @@ from defserve.protocols.mgp.terms import (
     get_tool_security,
 )
 from defserve.protocols.mgp.vocabulary import (
-    ANONYMOUS_GRANT_STATUS,
+    ANONYMOUS_DENIED_STATUS,
     CLIENT_DECISION_REASONS,
     GRANT_META_KEYS,
     GRANTED_STATUS,
@@ -52,13 +52,13 @@ from defserve.protocols.mgp.vocabulary import (
     PermissionRequest,
     PermissionStatus,
     build_permission_result,
-    check_permission,
-    check_permission_names,
+    check_permission_name_bounds,
+    choose_permission_event_type,
     decode_permission_status,
     encode_permission_status,
     expand_permission,
-    find_permission_event,
     parse_permission_decision,
+    require_permission_name,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class PermissionSection(Extension):
             raise UsageError(f"permissions={self._policy!r} is not a policy", fix=f"use one of {', '.join(policies)}")
         if isinstance(granted, str):
             raise UsageError(f"granted={granted!r} is not a list", fix=f"write granted=[{granted!r}]")
-        self._granted = frozenset(check_permission(name, "Server(granted=…)") for name in granted)
+        self._granted = frozenset(require_permission_name(name, "Server(granted=…)") for name in granted)
 
     def list_required_permissions(self, tools: Iterable[Tool]) -> list[str]:
         """Every permission that one of the tools needs."""
@@ -105,7 +105,7 @@ class PermissionSection(Extension):
         found = get_tool_security(tool)
         if found is None or not found.security.permissions:
             return
-        statuses = self.list_statuses(call, found.security.permissions, tool.server_id)
+        statuses = self.find_permission_statuses(call, found.security.permissions, tool.server_id)
         missing = {name: status for name, status in statuses.items() if status.decision != "approved"}
         if missing:
             raise self._missing(call, tool, missing)
@@ -115,7 +115,7 @@ class PermissionSection(Extension):
         if sent:
             self._audit().report_call_event(call, "PERMISSION_GRANTED", tool=tool.name, details={"permissions": sent})
 
-    def list_granted_dangers(self, tool: Tool) -> list[str]:
+    def list_dangers_granted_by_name(self, tool: Tool) -> list[str]:
         """The dangerous permissions of a tool, if the operator grants each of them by name and nothing else."""
         found = get_tool_security(tool)
         needed = found.security.permissions if found is not None and self._policy == "config_only" else ()
@@ -123,7 +123,7 @@ class PermissionSection(Extension):
         # Others may be granted by the client, whose word is no operator's.
         return dangers if self._granted.issuperset(dangers) else []
 
-    def list_statuses(
+    def find_permission_statuses(
         self, call: Call, names: Iterable[str], server_id: str | None = None
     ) -> dict[str, PermissionStatus]:
         """The status of each of these permissions now. `server_id` is the server behind this one that needs them."""
@@ -156,7 +156,7 @@ class PermissionSection(Extension):
         callers may use everything until their client denies it. That is no grant, so the answer is `deferred`.
         """
         asked = PermissionRequest.from_wire(params)
-        statuses = self.list_statuses(
+        statuses = self.find_permission_statuses(
             call, [permission for name in asked.permissions for permission in expand_permission(name)]
         )
         if self._policy is None:
@@ -180,10 +180,10 @@ class PermissionSection(Extension):
             raise LimitExceeded(
                 f"more than {MAX_PERMISSIONS} permissions in one session", data={"limit": "permissions"}
             )
-        before = self.list_statuses(call, decisions)
+        before = self.find_permission_statuses(call, decisions)
         kept.update(decisions)
         call.session.mark_dirty()
-        after = self.list_statuses(call, decisions)
+        after = self.find_permission_statuses(call, decisions)
         self._report_changes(call, before, after)
         return ({} if id is None else {"request_id": id}) | build_permission_result(after, sent)
 
@@ -233,7 +233,7 @@ class PermissionSection(Extension):
         """A client's grants by full permission name. A permission named in full takes precedence over its family."""
         caller, found = identify_caller(call), dict[str, PermissionStatus]()
         counts = not is_stranger(caller)
-        check_permission_names(grants)
+        check_permission_name_bounds(grants)
         for name in sorted(grants, key=PERMISSION_FAMILIES.__contains__, reverse=True):
             decision, until = parse_permission_decision(name, grants[name], expires_at)
             for meant in expand_permission(name):
@@ -242,7 +242,7 @@ class PermissionSection(Extension):
                 elif self._policy_grants(caller, meant):
                     found[meant] = GRANTED_STATUS._replace(expires_at=until)
                 else:
-                    found[meant] = ANONYMOUS_GRANT_STATUS
+                    found[meant] = ANONYMOUS_DENIED_STATUS
         return found
 
     # -- telling -----------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class PermissionSection(Extension):
     ) -> None:
         events: dict[str, list[str]] = {}
         for name, status in after.items():
-            if (event := find_permission_event(before[name], status)) is not None:
+            if (event := choose_permission_event_type(before[name], status)) is not None:
                 events.setdefault(event, []).append(name)
         for event, names in events.items():
             details: Params = {"permissions": names}
@@ -376,7 +376,7 @@ async def confirm_call(
             )
             return
     elif policy == "auto":
-        if (right := find_naming_right(mgp, caller, tool)) is not None:
+        if (right := find_right_naming_tool(mgp, caller, tool)) is not None:
             mgp.audit.report_call_event(call, "dev.defserve.confirmed_by_right", tool=name, details={"right": right})
             return
         log.info(
@@ -392,17 +392,17 @@ async def confirm_call(
     raise NotConfirmed(f"{name} has to be confirmed, and this client cannot be asked: {fix}", data={"fix": fix})
 
 
-def find_naming_right(mgp: MGP, caller: Principal, tool: Tool) -> str | None:
+def find_right_naming_tool(mgp: MGP, caller: Principal, tool: Tool) -> str | None:
     """The operator's written yes to a dangerous tool: what gives this caller a right to it by name, for the audit.
 
     A wildcard is no yes, and neither is an entry for the whole server: whoever wrote it may not know of this tool.
     """
     scope = format_invoke_scope(tool.name)
-    if scope in caller.scopes and ANY not in scope:
+    if scope in caller.scopes and SCOPE_WILDCARD not in scope:
         return scope
     if mgp.access is not None and mgp.access.has_tool_entry(caller, tool):
         return f"access entry of {caller.id}"
-    if named := mgp.permissions.list_granted_dangers(tool):
+    if named := mgp.permissions.list_dangers_granted_by_name(tool):
         return f"granted: {', '.join(named)}"
     return None
 

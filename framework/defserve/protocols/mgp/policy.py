@@ -28,7 +28,7 @@ from defserve.core.call import Call
 from defserve.errors import Refused
 from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mcp.errors import get_trace_id
-from defserve.protocols.mgp.terms import PolicyRecord, get_tool_security
+from defserve.protocols.mgp.terms import RecordedPolicyDecision, get_tool_security
 
 if TYPE_CHECKING:
     from defserve.auth.principals import Principal
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 POLICY_SECONDS: Final = 10.0
 """How long a policy may take. Until then the call waits."""
 MAX_REASON_LENGTH: Final = 500
-UNDECIDED: Final = "the policy of this server could not decide"
+POLICY_FAILED_TEXT: Final = "the policy of this server could not decide"
 
 log = logging.getLogger("defserve.policy")
 
@@ -115,14 +115,14 @@ def require_confirmation(reason: str) -> PolicyDecision:
 
 async def ask_policy(policy: Policy, call: Call, tool: Tool, arguments: Mapping[str, Any]) -> PolicyDecision:
     """What the policy decides, which is also kept with the call for its audit. Raises PolicyRefused."""
-    record = call.local(PolicyRecord)
+    record = call.local(RecordedPolicyDecision)
     try:
         decision = await _decide(policy, PolicyRequest.from_call(call, tool, arguments))
     except Exception as error:
         # Its text is the author's own, and may hold anything.
         log.error("the policy failed at %s, which is refused\n%s", tool.name, format_redacted_traceback(error))
         record.outcome, record.reason = "error", type(error).__name__
-        raise PolicyRefused(f"{tool.name} was refused: {UNDECIDED}") from None
+        raise PolicyRefused(f"{tool.name} was refused: {POLICY_FAILED_TEXT}") from None
     record.outcome, record.reason = decision.outcome, decision.reason[:MAX_REASON_LENGTH]
     if decision.outcome == "refuse":
         raise PolicyRefused(

@@ -35,7 +35,7 @@ from defserve.protocols.mgp.vocabulary import (
     SIDE_EFFECT_NAMES,
     VALIDATOR_NAMES,
     RiskLevel,
-    check_permission,
+    require_permission_name,
 )
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _check(security: Security) -> None:
         if isinstance(given, str):
             raise wrong(f"{given!r} is a text, not a list", f"write [{given!r}]")
     for permission in security.permissions:
-        check_permission(permission, security.where)
+        require_permission_name(permission, security.where)
     for effect in security.effects:
         if effect not in SIDE_EFFECT_NAMES:
             raise wrong(f"{effect!r} is not a side effect", f"use some of {', '.join(SIDE_EFFECT_NAMES)}")
@@ -341,7 +341,7 @@ class ToolSecurity:
             tool.options = replace(tool.options, annotations=_annotations(tool, security))
         return cls(security, argument_checks(tool, declared, security, found))
 
-    def start_url_tracking(self) -> None:
+    def start_url_and_upload_tracking(self) -> None:
         """The arguments of a call are going to be validated."""
         if self.notes_urls:
             VALIDATED_URLS.set([])

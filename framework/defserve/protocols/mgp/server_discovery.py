@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.base.hidden_characters import iter_hidden_character_notes
 from defserve.binding.explicit_schema import ExplicitArgumentsSchema
 from defserve.binding.results import PackedResult, ResultPacker
 from defserve.core.call import Call
@@ -22,7 +22,7 @@ from defserve.core.shapes import (
     TEXT,
     MemberKind,
     bounded_list_of,
-    distinct_items,
+    distinct_list_of,
     make_checked_kind,
     one_of,
     read_member,
@@ -33,7 +33,7 @@ from defserve.protocols.mcp.errors import SOURCE_META_KEY, read_optional_object_
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME, MGP_VERSION
-from defserve.protocols.mgp.vocabulary import is_permission
+from defserve.protocols.mgp.vocabulary import is_permission_name
 
 if TYPE_CHECKING:
     from defserve.kernel.governance.server_directory import KernelDirectory
@@ -114,7 +114,7 @@ _TEXT: Final[Params] = {"type": "string"}
 _TEXTS: Final[Params] = {"type": "array", "items": _TEXT}
 
 
-def make_discovery_schema(properties: Params, *required: str) -> Params:
+def make_tool_input_schema(properties: Params, *required: str) -> Params:
     return {"type": "object", "properties": properties, "additionalProperties": False, "required": list(required)}
 
 
@@ -144,9 +144,9 @@ TRUST_LEVELS: Final = ("trusted", "standard", "sandboxed", "core", "experimental
 DISCOVERY_TOOL_SPECS: Final[dict[str, MethodToolSpec]] = {
     SERVERS: MethodToolSpec(
         "List the servers behind this one, their states and their tools.",
-        make_discovery_schema(
+        make_tool_input_schema(
             {
-                "filter": make_discovery_schema(
+                "filter": make_tool_input_schema(
                     {"extensions": _TEXTS, "permissions": _TEXTS, "status": {"enum": list(SERVER_STATUS_FILTERS)}}
                 )
             }
@@ -155,14 +155,14 @@ DISCOVERY_TOOL_SPECS: Final[dict[str, MethodToolSpec]] = {
     ),
     REGISTER: MethodToolSpec(
         "Add a server while this one runs: a command on the operator's list, or an address.",
-        make_discovery_schema(
+        make_tool_input_schema(
             {
                 "id": _TEXT,
                 "command": _TEXT,
                 "args": _TEXTS,
                 "url": _TEXT,
                 "transport": {"enum": list(TRANSPORTS)},
-                "mgp": make_discovery_schema(
+                "mgp": make_tool_input_schema(
                     {"extensions": _TEXTS, "permissions_required": _TEXTS, "trust_level": {"enum": list(TRUST_LEVELS)}}
                 ),
                 "justification": _TEXT,
@@ -173,7 +173,7 @@ DISCOVERY_TOOL_SPECS: Final[dict[str, MethodToolSpec]] = {
         True,
     ),
     DEREGISTER: MethodToolSpec(
-        "End a server that was added so.", make_discovery_schema({"id": _TEXT, "reason": _TEXT}, "id"), True
+        "End a server that was added so.", make_tool_input_schema({"id": _TEXT, "reason": _TEXT}, "id"), True
     ),
 }
 
@@ -239,7 +239,7 @@ MGP_MEMBERS: Final = frozenset({"extensions", "permissions_required", "trust_lev
 
 
 def _is_printable(value: Any, most: int) -> bool:
-    return isinstance(value, str) and len(value) <= most and not any(True for _ in describe_hidden_characters(value))
+    return isinstance(value, str) and len(value) <= most and not any(True for _ in iter_hidden_character_notes(value))
 
 
 ID = restrict_kind(
@@ -254,7 +254,7 @@ ARGUMENT_KIND: MemberKind[str] = make_checked_kind(
     f"text of at most {MAX_WORD} printable characters", lambda value: _is_printable(value, MAX_WORD)
 )
 WORD = restrict_kind(ARGUMENT_KIND, bool, "must not be empty")
-WORDS = distinct_items(bounded_list_of(WORD, MAX_ITEMS))
+WORDS = distinct_list_of(bounded_list_of(WORD, MAX_ITEMS))
 # The reference kernel writes states with a capital letter in places.
 STATUS = MemberKind(
     one_of(*SERVER_STATUS_FILTERS).description, lambda value: one_of(*SERVER_STATUS_FILTERS).read(str(value).lower())
@@ -315,7 +315,7 @@ class ServerRegistration:
         extensions, permissions = (_read_words(mgp, name, "mgp.") for name in ("extensions", "permissions_required"))
         if unknown := [name for name in extensions if name not in MGP_SECTIONS_BY_NAME]:
             raise InvalidParams(f"Invalid params: {unknown[0][:60]!r} is no extension of MGP")
-        if unknown := [name for name in permissions if not is_permission(name)]:
+        if unknown := [name for name in permissions if not is_permission_name(name)]:
             raise InvalidParams(f"Invalid params: {unknown[0][:60]!r} is no permission")
         return cls(
             read_member(params, "id", ID),

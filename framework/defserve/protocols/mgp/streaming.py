@@ -25,7 +25,7 @@ from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE
 from defserve.protocols.mcp.function import EmittedParts
 from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.protocols.mcp.reporting import ReportingState
-from defserve.protocols.mcp.tools import encode_part, get_content_so_far
+from defserve.protocols.mcp.tools import encode_emitted_part, get_content_so_far
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -216,7 +216,7 @@ class StreamChunks:
 
     def send_part(self, part: Any) -> None:
         """Take a part. In a worker thread it returns when there is room for more; on the loop, use `room` for that."""
-        engine, contents = self.call.engine, [encode(block) for block in encode_part(self.call, part)]
+        engine, contents = self.call.engine, [encode(block) for block in encode_emitted_part(self.call, part)]
         if engine.is_on_loop():
             self._queue_contents(contents)
             return

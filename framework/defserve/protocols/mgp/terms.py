@@ -125,7 +125,7 @@ class PersonConfirmedMarker:
     """Belongs to a call that a person has confirmed here."""
 
 
-class PolicyRecord:
+class RecordedPolicyDecision:
     """What the policy has decided about a call: "allow", "refuse", "confirm" or "error", and why."""
 
     __slots__ = ("outcome", "reason")
@@ -148,7 +148,7 @@ ConfirmPolicy = Literal["auto", "always", "never"]
 TrustLevel = Literal["trusted", "standard", "sandboxed", "core", "experimental", "untrusted"]
 
 
-class SecurityFields(TypedDict, total=False):
+class SecurityOptionsDict(TypedDict, total=False):
     """How a server protects its tools. See `SecurityOptions`."""
 
     permissions: PermissionPolicy
@@ -187,7 +187,7 @@ class SecurityOptions:
         self.policy, self.server_id, self.trust_level, self.egress = policy, server_id, trust_level, egress
 
     @property
-    def list_protections(self) -> list[str]:
+    def changed_protections(self) -> list[str]:
         """What the author set that changes how tools are protected."""
         found = [name for name in ("permissions", "granted", "access", "policy", "audit") if getattr(self, name)]
         return found if self.confirm == "auto" else [*found, "confirm"]

@@ -59,7 +59,7 @@ class SearchableToolCatalogue:
 
     def visible(self, call: Call) -> Sequence[ToolEntry]:
         """The tools that a caller may see, in the order of the list, without the meta-tools."""
-        composition, asker = call.session.composition, make_search_call(call)
+        composition, asker = call.session.composition, recast_call_as_search(call)
         return [entry for tool, entry in self._refresh_entries().items() if composition.visible(asker, tool)]
 
     def list_all_tools(self) -> Sequence[ToolEntry]:
@@ -148,7 +148,7 @@ class SearchableToolCatalogue:
         )
 
 
-def make_search_call(call: Call) -> Call:
+def recast_call_as_search(call: Call) -> Call:
     """The call as a search, which is what decides who sees what: a call of a tool finds even those it may not use."""
     if call.method == DISCOVER_METHOD:
         return call

@@ -22,7 +22,7 @@ from defserve.core.shapes import (
     MemberKind,
     WireShape,
     bounded_list_of,
-    distinct_items,
+    distinct_list_of,
     make_checked_kind,
     nested_shape,
     one_of,
@@ -55,7 +55,7 @@ from defserve.search.ranking import (
     SearchStrategy,
     ToolIndex,
 )
-from defserve.search.scores import ToolVectors, share_packaged_embedder, weigh_stems
+from defserve.search.scores import ToolVectors, get_packaged_embedder, weigh_stems
 
 if TYPE_CHECKING:
     from defserve.protocols.mgp.audit import AuditTrail
@@ -78,7 +78,7 @@ class ToolDiscovery(Extension):
         self.always: frozenset[str] = frozenset()
         """Tools that every list shows, besides the pinned ones."""
         embedder = options.embedder
-        self._vectors = ToolVectors(share_packaged_embedder if embedder is None else lambda: embedder)
+        self._vectors = ToolVectors(get_packaged_embedder if embedder is None else lambda: embedder)
         self._weights: dict[ToolEntry, dict[str, float]] = {}
         self._indexes: dict[tuple[ToolEntry, ...], ToolIndex] = {}
         self._lock = Lock()
@@ -198,7 +198,7 @@ class ToolDiscovery(Extension):
     # -- for the list and for calls ----------------------------------------------------------------------
 
     @property
-    def never_searched(self) -> bool:
+    def is_list_always_complete(self) -> bool:
         """Whether every list holds every tool, so that nothing has to be loaded. Costs no look at the caller."""
         level = self.options.level
         return level == "L0" or (level == "auto" and self.catalogue.tokens <= self.options.budget.max_tokens)
@@ -206,7 +206,7 @@ class ToolDiscovery(Extension):
     def find_list_level(self, call: Call) -> ListLevel:
         """Which level a caller's list has."""
         level, offer = self.options.level, call.terms.offer
-        if self.never_searched or (offer is not None and offer.info.get("name") in self._whole_list_for):
+        if self.is_list_always_complete or (offer is not None and offer.info.get("name") in self._whole_list_for):
             return "L0"
         if level != "auto":
             return level
@@ -345,7 +345,7 @@ def _read_filter(value: Any) -> EntryFilter:
 NAME = restrict_kind(
     ANY_VALUE, lambda value: value and _is_name(value), f"must hold texts of 1 to {MAX_NAME_LENGTH} characters"
 )
-NAMES = distinct_items(bounded_list_of(NAME, MAX_NAMES))
+NAMES = distinct_list_of(bounded_list_of(NAME, MAX_NAMES))
 QUERY = restrict_kind(
     TEXT, lambda text: len(text) <= MAX_QUERY_LENGTH, f"may have at most {MAX_QUERY_LENGTH} characters"
 )
@@ -489,7 +489,7 @@ class ShownTools:
     names: frozenset[str] | None = None
 
 
-class SearchedToolList(Extension):
+class ToolListShortener(Extension):
     """Leaves tools out of lists. It refuses nothing: a tool that is left out can be called."""
 
     name = "tool_discovery"

@@ -52,14 +52,14 @@ CUSTOM_NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]*(\.[a-z0-9][a-z0-9_-]*){2,}")
 """A name of the author's own, in reverse-domain notation."""
 
 
-def is_permission(name: str) -> bool:
+def is_permission_name(name: str) -> bool:
     """Whether it is a standard permission, or one in reverse-domain notation."""
     return name in PERMISSION_RISKS or CUSTOM_NAME_PATTERN.fullmatch(name) is not None
 
 
-def check_permission(name: object, place: str = "") -> str:
+def require_permission_name(name: object, place: str = "") -> str:
     """The name, if it is a permission. Raises UsageError for anything else."""
-    if isinstance(name, str) and is_permission(name):
+    if isinstance(name, str) and is_permission_name(name):
         return name
     others = f"use one of {', '.join(PERMISSION_RISKS)}, or your own in reverse-domain notation: com.example.billing"
     raise UsageError(
@@ -94,7 +94,7 @@ class PermissionStatus(NamedTuple):
 UNDECIDED_STATUS = PermissionStatus("deferred", why="nobody has granted it")
 GRANTED_STATUS = PermissionStatus("approved", OPERATOR_APPROVER)
 OPERATOR_DENIED_STATUS = PermissionStatus("denied", why="the operator of this server denies it")
-ANONYMOUS_GRANT_STATUS = PermissionStatus("denied", why="an anonymous client can give permissions up, not grant them")
+ANONYMOUS_DENIED_STATUS = PermissionStatus("denied", why="an anonymous client can give permissions up, not grant them")
 UNKNOWN_PERMISSION_STATUS = PermissionStatus("denied", why="there is no such permission")
 CLIENT_DECISION_REASONS: Mapping[PermissionDecision, str] = {
     "approved": "",
@@ -117,10 +117,10 @@ def decode_permission_status(value: Any) -> PermissionStatus:
 
 def expand_permission(name: str) -> tuple[str, ...]:
     """The permissions that a name from a peer stands for. Empty for an unknown name."""
-    return PERMISSION_FAMILIES.get(name) or ((name,) if is_permission(name) else ())
+    return PERMISSION_FAMILIES.get(name) or ((name,) if is_permission_name(name) else ())
 
 
-def check_permission_names(names: Collection[str]) -> None:
+def check_permission_name_bounds(names: Collection[str]) -> None:
     """Raises InvalidParams for too many names, or too long ones."""
     if len(names) > MAX_PERMISSIONS or any(len(name) > MAX_PERMISSION_LENGTH for name in names):
         raise InvalidParams(
@@ -143,7 +143,7 @@ def parse_permission_decision(
     return given, expires_at
 
 
-def find_permission_event(before: PermissionStatus, after: PermissionStatus) -> str | None:
+def choose_permission_event_type(before: PermissionStatus, after: PermissionStatus) -> str | None:
     """The audit event of a change, if it is one."""
     if after.decision == "approved":
         return "PERMISSION_GRANTED"
@@ -188,7 +188,7 @@ class PermissionRequest(WireShape):
     message: str | None = wire_member("message", TEXT, default=None)
 
     def check_members(self) -> None:
-        check_permission_names(self.permissions)
+        check_permission_name_bounds(self.permissions)
 
     def build_result(self, statuses: Mapping[str, PermissionStatus]) -> Params:
         """The result, as for grants."""

@@ -20,20 +20,20 @@ from defserve.auth.authority import (
     identify_socket_user,
     is_local_user,
     is_stranger,
-    make_stranger_principal,
+    make_anonymous_ip_principal,
     normalize_ip_address,
 )
 from defserve.auth.bearer_tokens import DpopProofRequest, TokenRefused
 from defserve.auth.live_credentials import BearerCredential, LiveBearerCredentials
-from defserve.auth.oauth import NO_BEARER_TOKEN, RESOURCE_METADATA_PATH, TOKEN_HEADER_EXAMPLE, AuthDenial
+from defserve.auth.oauth import NO_BEARER_TOKEN_REASON, RESOURCE_METADATA_PATH, TOKEN_HEADER_EXAMPLE, AuthDenial
 from defserve.auth.principals import METRICS_SCOPES, PERMISSION_SCOPES, Principal
-from defserve.auth.rates import FailedTokens
+from defserve.auth.rates import FailedTokenCounts
 from defserve.core.messages import INTERNAL_ERROR, INVALID_REQUEST, MalformedMessage, decode, encode
 from defserve.errors import LimitExceeded
 from defserve.serve.http.exchange import Exchange, WritableMessage, format_sse_event
 from defserve.serve.http.other_endpoints import (
+    API_PAGE_PATH,
     CONNECTION_CLOSE_HEADERS,
-    DOCS,
     DocumentMount,
     PageMount,
     PageRules,
@@ -130,7 +130,7 @@ class HttpApp:
         self.provider, self.options, self.auth = provider, options, options.auth
         self.live = LiveBearerCredentials(self.auth) if self.auth is not None else None
         self._site = self.auth.site if self.auth is not None else None
-        self._failures = FailedTokens(trusted_proxy=options.trusted_proxy, counted_as=get_client_network)
+        self._failures = FailedTokenCounts(trusted_proxy=options.trusted_proxy, counted_as=get_client_network)
         self._refusal = rules.refusal
         self.gate = HostOriginGate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
@@ -190,7 +190,7 @@ class HttpApp:
         if left is not None:
             await left
 
-    def answer_known(self, request: BufferedRequest) -> Awaitable[None] | None:
+    def answer_known_head(self, request: BufferedRequest) -> Awaitable[None] | None:
         """Answer a request whose head has a note, without a scope; see `serve.sockets.KnownHeadApp`."""
         client, head = request.client, request.head
         nobody = client.note = client.note or self._nobody(request.scope)
@@ -274,7 +274,7 @@ class HttpApp:
         client = scope.get("client")
         if client is None and self.options.trust_same_user:
             return identify_socket_user(scope["state"].get(PEER_USER_KEY))
-        return make_stranger_principal(client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else "")
+        return make_anonymous_ip_principal(client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else "")
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
@@ -304,7 +304,7 @@ class HttpApp:
     def _log_refusal(self, denied: AuthDenial, scope: Scope) -> None:
         assert self.auth is not None
         address = normalize_ip_address(client[0][:MAX_ADDRESS_LENGTH]) if (client := scope.get("client")) else None
-        self.auth.refusals.log_refusal(address or "", denied.cause or NO_BEARER_TOKEN)
+        self.auth.refusals.log_refusal(address or "", denied.cause or NO_BEARER_TOKEN_REASON)
 
     def _count_failure(self, scope: Scope) -> float:
         client, headers = scope.get("client"), scope["headers"]
@@ -408,7 +408,7 @@ class HttpApp:
         is_admitted = self._admits_all()
         start = partial(self.provider.start, self.close)
         # The page of the API is at `/docs`, if there is an API.
-        is_api = self.rest is not None and self._path(scope) == self.page.base + DOCS
+        is_api = self.rest is not None and self._path(scope) == self.page.base + API_PAGE_PATH
         api = self._root(scope) + self.page.base if is_api else None
         await self.page.send_page(exchange, scope, self._endpoint_path(scope), start, is_admitted=is_admitted, api=api)
 
@@ -633,7 +633,7 @@ class LegacySse:
         id = secrets.token_urlsafe(24)
         self.feeds[id] = feed
         if exchange.live is not None:
-            exchange.live.watch_holder(feed)
+            exchange.live.keep_verifying_holder(feed)
         watch = asyncio.create_task(exchange.watch_client(feed.on_disconnect))
         try:
             target = f"{root}{self.base}{MESSAGES}?session_id={id}"
@@ -648,7 +648,7 @@ class LegacySse:
             feed.conversation.close()
             feed.conversation.holder = None
             if exchange.live is not None:
-                exchange.live.unwatch_holder(feed)
+                exchange.live.stop_verifying_holder(feed)
 
     async def find(self, exchange: Exchange, scope: Scope) -> SseSession | None:
         """The session that a POST is for. None: it was refused."""

@@ -27,9 +27,9 @@ from defserve.serve.sockets import (
     Header,
     HeaderList,
     Receive,
-    RequestHead,
     Scope,
     Send,
+    SharedRequestHead,
 )
 
 ErrorDataFactory: TypeAlias = Callable[[int, str], dict[str, Any] | None]
@@ -82,7 +82,7 @@ class UnreadMessage:
     def __init__(self, message: WritableMessage, id: str | None) -> None:
         self.message, self.id = message, id
 
-    def release_message(self) -> None:
+    def report_message_taken(self) -> None:
         """The message was written, or was dropped."""
         if self.message.taken is not None:
             self.message.taken()
@@ -116,7 +116,7 @@ class UnreadMessages:
         if message.replaces is not None and len(self.unread) >= SLOW:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
         if self.gone or not message.data:
-            UnreadMessage(message, id).release_message()
+            UnreadMessage(message, id).report_message_taken()
             return
         if message.bulk or not self.unread:  # the sender of bulk limits itself
             self.unread.append(UnreadMessage(message, id))
@@ -138,7 +138,7 @@ class UnreadMessages:
         """Take out all unread messages."""
         taken, self.unread = self.unread, []
         for item in taken:
-            item.release_message()
+            item.report_message_taken()
         return taken
 
     def abandon(self) -> None:
@@ -182,7 +182,7 @@ class UnreadMessages:
         found = next((item for item in self.unread if is_needless(item)), None)
         if found is not None:
             self.unread.remove(found)
-            found.release_message()
+            found.report_message_taken()
         return found is not None
 
 
@@ -248,13 +248,15 @@ class Exchange(UnreadMessages):
         return self._scope
 
     @property
-    def head(self) -> RequestHead | None:
+    def head(self) -> SharedRequestHead | None:
         """The head of the request, if it may come again."""
         return self._whole.head if self._whole is not None else None
 
     def list_credentials(self) -> tuple[BearerCredential, ...]:
         """The credential that the request shows, if credentials are checked."""
-        return self.live.make_credentials(self.principal, self.scope["headers"]) if self.live is not None else ()
+        return (
+            self.live.extract_bearer_credentials(self.principal, self.scope["headers"]) if self.live is not None else ()
+        )
 
     def read_head(self) -> None:
         """Read the headers, for a head that is not known yet."""
@@ -362,7 +364,7 @@ class Exchange(UnreadMessages):
         return self.respond(status, body)
 
     @property
-    def is_for_person(self) -> bool:
+    def is_browser_request(self) -> bool:
         """Whether this is the request of a browser that wants to show something to a person."""
         if self.version is not None or self.scope.get("method") not in ("GET", "HEAD"):
             return False
@@ -370,7 +372,7 @@ class Exchange(UnreadMessages):
 
     async def refuse(self, status: int, text: str, headers: HeaderList = (), code: int = INVALID_REQUEST) -> None:
         """Send a refusal: a page to a browser, a JSON-RPC error to who asks for JSON or sends it, else the text."""
-        if self.is_for_person:
+        if self.is_browser_request:
             from defserve.base.html_pages import make_html_headers, render_error_page
 
             about = [(name.encode(), value.encode()) for name, value in make_html_headers()]
@@ -430,7 +432,7 @@ class Exchange(UnreadMessages):
         while not self.gone:
             if not await self.wait(keep_alive) or self.is_doubted:
                 self.is_doubted = False
-                await self._write(KEEP_ALIVE, left)
+                await self._write(SSE_KEEP_ALIVE_COMMENT, left)
                 continue
             events = b"".join(format_sse_event(item.message.data, id=item.id) for item in self.take_unread())
             await self._write(events, left)
@@ -507,7 +509,7 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 # A comment, which readers skip.
-KEEP_ALIVE = b": keep-alive\n\n"
+SSE_KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _UNSAFE = re.compile(r"[\r\n\0]")

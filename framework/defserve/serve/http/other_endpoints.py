@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 from pydantic_core import from_json
 
-from defserve.auth.authority import MAX_ADDRESS_LENGTH, make_stranger_principal
+from defserve.auth.authority import MAX_ADDRESS_LENGTH, make_anonymous_ip_principal
 from defserve.auth.live_credentials import CREDENTIAL_ENDED_REASON, BearerCredential, LiveBearerCredentials
 from defserve.auth.principals import Principal
-from defserve.auth.proxy.site_messages import MAX_BODY_BYTES, SiteRequest
+from defserve.auth.proxy.site_messages import MAX_SITE_BODY_BYTES, SiteRequest
 from defserve.base.peer_bounds import MAX_PEER_TEXT_LENGTH, truncate_text
 from defserve.core.json_values import find_limit_violation, is_object
 from defserve.core.messages import Params, Request, encode
@@ -40,7 +40,7 @@ from defserve.serve.http.request_heads import (
 )
 from defserve.serve.http.streamable import (
     CLIENT_LEFT_STATUS,
-    SingleResponse,
+    SingleRequestRoute,
     absorb_cancellation,
     route_message,
 )
@@ -105,8 +105,8 @@ class WebSocketEndpoint:
         socket.conversation.on_room, socket.conversation.holder = socket.read_on, socket
         self.open.add(socket)
         if live is not None:
-            socket.credentials = live.make_credentials(principal, scope["headers"])
-            live.watch_holder(socket)
+            socket.credentials = live.extract_bearer_credentials(principal, scope["headers"])
+            live.keep_verifying_holder(socket)
         try:
             if self.draining:
                 socket.drain()
@@ -115,7 +115,7 @@ class WebSocketEndpoint:
             self.open.discard(socket)
             socket.conversation.holder = None
             if live is not None:
-                live.unwatch_holder(socket)
+                live.stop_verifying_holder(socket)
 
     def drain(self) -> None:
         """Close every socket as soon as its calls are answered."""
@@ -230,7 +230,7 @@ class WebSocket(UnreadMessages):
                         async with asyncio.timeout(MAX_STALL_SECONDS):
                             await self._send({"type": "websocket.send", "text": item.message.data.decode()})
                     finally:
-                        item.release_message()
+                        item.report_message_taken()
                     self._room.set()
                 if self.finished:
                     return RESTART
@@ -418,7 +418,7 @@ async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None
 # The page says what a client without a token is told. No credential of the browser is looked at.
 
 
-DOCS: Final = "/docs"
+API_PAGE_PATH: Final = "/docs"
 
 # A request with one of these came through a proxy, so its Host may not be what the browser asked for.
 FORWARDING: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
@@ -465,11 +465,11 @@ class PageMount:
     def __init__(self, provider: SessionOpener, rules: PageRules | None, path: str, *, trusted_proxy: bool) -> None:
         self.provider, self.rules, self._trusted_proxy = provider, rules, trusted_proxy
         self.base = base = path.rstrip("/").rpartition("/")[0]
-        self.paths = frozenset((base, f"{base}/", base + DOCS, *(("",) if path else ())))
+        self.paths = frozenset((base, f"{base}/", base + API_PAGE_PATH, *(("",) if path else ())))
 
     def is_page_request(self, exchange: Exchange, scope: Scope) -> bool:
         """Whether a request is that of a browser that wants to show something to a person."""
-        return exchange.is_for_person
+        return exchange.is_browser_request
 
     def is_page_allowed(self, exchange: Exchange) -> bool:
         """Whether this browser gets the page."""
@@ -495,7 +495,7 @@ class PageMount:
             return
         await start()
         client = scope.get("client")
-        exchange.principal = make_stranger_principal(
+        exchange.principal = make_anonymous_ip_principal(
             client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else ""
         )
         if api is not None and content.api is not None:
@@ -603,7 +603,7 @@ async def answer_shaped(
 ) -> None:
     """Run a single request for the caller of an exchange, and send its outcome as `reply` encodes it."""
     conversation = provider.open_for_one_request(route_message, principal=exchange.principal, shape=reply)
-    route = SingleResponse(provider, conversation, exchange, request.id)
+    route = SingleRequestRoute(provider, conversation, exchange, request.id)
     try:
         begun = conversation.start_call(request, route, offer)
         if not isinstance(begun, tuple):
@@ -638,13 +638,13 @@ async def answer_site_request(
         await exchange.refuse(refusal.status, refusal.text)
         return
     try:
-        body = await exchange.read_body(MAX_BODY_BYTES, seconds) if scope["method"] == "POST" else b""
+        body = await exchange.read_body(MAX_SITE_BODY_BYTES, seconds) if scope["method"] == "POST" else b""
     except TimeoutError:
         await exchange.refuse(408, "The body did not arrive in time", CONNECTION_CLOSE_HEADERS)
         return
     if body is None:
         if not exchange.gone:
-            await exchange.refuse(413, f"The body is larger than {MAX_BODY_BYTES} bytes", CONNECTION_CLOSE_HEADERS)
+            await exchange.refuse(413, f"The body is larger than {MAX_SITE_BODY_BYTES} bytes", CONNECTION_CLOSE_HEADERS)
         return
     client = scope.get("client")
     headers: dict[str, str] = {}

@@ -61,7 +61,7 @@ class RedisLog:
         self.known: dict[str, str] = {}
         self.credentials: dict[str, Principal] = {}
         self._owner = ""
-        self._is_stale = self.is_closed = self.has_changed = False
+        self._is_stale = self.is_closed = self.has_unsaved_changes = False
         self.changes = 0
         """How often this process has changed the record."""
         self._changing = 0
@@ -105,7 +105,7 @@ class RedisLog:
     @owner.setter
     def owner(self, owner: str) -> None:
         self._owner = owner
-        self._logs.update_owned(self)
+        self._logs.reindex_owned_log(self)
 
     @property
     def is_owner(self) -> bool:
@@ -118,7 +118,7 @@ class RedisLog:
     @is_stale.setter
     def is_stale(self, is_stale: bool) -> None:
         self._is_stale = is_stale
-        self._logs.update_owned(self)
+        self._logs.reindex_owned_log(self)
 
     # -- streams -----------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class RedisLog:
         return EventPage(events, int(last), bool(is_over))
 
     async def end_orphaned_stream(self, name: str) -> None:
-        if not self.link.knows_live_workers:
+        if not self.link.can_trust_leases:
             return
         looked = await self.link.run_script(lua_scripts.LOOK_UP_STREAM, self.id, name)
         if looked is None:
@@ -297,15 +297,15 @@ class RedisLog:
         self.is_stale = False
 
     def mark_dirty(self) -> None:
-        self.has_changed = True
+        self.has_unsaved_changes = True
 
     async def save_changes(self) -> None:
-        self.has_changed = False
+        self.has_unsaved_changes = False
         record = self.make_record()
         put = [part for name, value in record.items() if self.known.get(name) != value for part in (name, value)]
         drop = [name for name in self.known if name not in record]
         if (put or drop) and self.link.is_full:
-            self.has_changed = True
+            self.has_unsaved_changes = True
             raise StoreUnavailable("The store cannot be reached")
         if put or drop:
             self.known = record
@@ -424,7 +424,7 @@ class RedisLog:
             # Nobody waits for it, or it was asked while the store was away. The process that asked knows, and judges.
             letter = ("t", "answer", "s", self.id, "d", data, "p", who)
             taken = await self.link.run_script(lua_scripts.SEND_MAIL, "", "", worker, *letter)
-            if taken == 0 and not self.link.knows_live_workers:
+            if taken == 0 and not self.link.can_trust_leases:
                 raise StoreUnavailable("The process that asks is not back yet")
         if taken == lua_scripts.MAILBOX_FULL:
             raise StoreUnavailable("The process that asks is behind with its answers")
@@ -452,7 +452,7 @@ class RedisLog:
     def close(self) -> None:
         self.link.behind.discard(self)
         self.is_closed = True
-        self._logs.update_owned(self)
+        self._logs.reindex_owned_log(self)
 
 
 def encode_interrupted_reply(request: Any) -> bytes:

@@ -72,7 +72,7 @@ class RedisLogs:
             ("notification", self._on_notification),
             ("cancel", self._on_cancel),
         ):
-            link.set_receiver(kind, receiver)
+            link.add_receiver(kind, receiver)
         self._tasks = BackgroundTasks()
         self._checking: asyncio.Task[None] | None = None
         link.renewed.append(self._check_owners_soon)
@@ -103,7 +103,7 @@ class RedisLogs:
         A call that has run is answered in any case. What an absent store has not taken is written when it is back; what
         is too much to remember is known in this process alone.
         """
-        if changed is not None and changed.has_changed:
+        if changed is not None and changed.has_unsaved_changes:
             try:
                 await changed.save_changes()
             except Refused as error:
@@ -144,7 +144,7 @@ class RedisLogs:
     async def _load(self, id: str, principal: Principal | str) -> None:
         known = self.find_log(id)
         try:
-            if known is not None and known.has_changed:
+            if known is not None and known.has_unsaved_changes:
                 await known.save_changes()
             if known is not None and not self.link.is_written:
                 await known.wait_until_written()  # what was changed here must not be read as it was before
@@ -164,7 +164,7 @@ class RedisLogs:
                 self._forget(known)
             return
         record = decode_session_record(found)
-        if known is not None and (known.has_changed or known.changes != changes):
+        if known is not None and (known.has_unsaved_changes or known.changes != changes):
             await self._load(id, principal)  # it was changed here meanwhile, and that must not be lost
             return
         if known is None:
@@ -197,7 +197,7 @@ class RedisLogs:
         self.sessions.add(session)
         return reopened
 
-    async def load_all(self, principal: str) -> None:
+    async def load_principal_sessions(self, principal: str) -> None:
         """Ask the store for all sessions of a principal, so that it can be spoken to from here."""
         for id in await self.link.run_script(lua_scripts.LIST_ACCOUNT_SESSIONS, _account(principal)):
             known = self.find_log(id.decode())
@@ -235,7 +235,7 @@ class RedisLogs:
 
     # -- whom this process tells news --------------------------------------------------------------------
 
-    def update_owned(self, changed: RedisLog) -> None:
+    def reindex_owned_log(self, changed: RedisLog) -> None:
         """Whether a session is owned, or stale, may have changed."""
         if changed.is_closed or not changed.is_owner:
             self._owned.pop(changed, None)
@@ -249,21 +249,21 @@ class RedisLogs:
 
     def find_log(self, id: str) -> RedisLog | None:
         """The log of this session, if this process knows it."""
-        session = self.sessions.find_known(id)
+        session = self.sessions.find_known_session(id)
         return cast(RedisLog, session.log) if session is not None else None
 
-    def list_owned(self) -> list[RedisLog]:
+    def list_owned_logs(self) -> list[RedisLog]:
         """The sessions that this process tells news."""
         return list(self._owned)
 
-    def list_owned_behind(self) -> list[RedisLog]:
+    def list_owned_logs_behind(self) -> list[RedisLog]:
         """Those of them that must hear other news first, or of which it is not known what they want to hear."""
         if not self._stale and not self.link.behind:
             return []
         behind = cast("set[RedisLog]", self.link.behind)
         return [each for each in {*self._stale, *behind} & self._owned.keys() if each.is_stale or each.missed]
 
-    async def refresh_owned(self) -> None:
+    async def reload_stale_owned_logs(self) -> None:
         """Load those of them that another process has changed."""
         if not self._stale:
             return
@@ -290,7 +290,7 @@ class RedisLogs:
     async def _check_owners(self) -> None:
         """Take over the sessions whose owner died. They may be read here without another request."""
         owners = {each.owner for each in self} - {"", self.link.worker}
-        if not owners or not self.link.knows_live_workers:
+        if not owners or not self.link.can_trust_leases:
             return
         with suppress(Refused):
             found: list[int] = await self.link.run_script(lua_scripts.FIND_LIVE_WORKERS, *owners)
@@ -477,7 +477,7 @@ class SessionOwnership:
 
     async def _read_session(self, session: RedisLog, since: str) -> tuple[Any, SessionUpdates | None, bool]:
         """The record of a session, what it has missed, and whether nothing has come meanwhile."""
-        if session.has_changed:
+        if session.has_unsaved_changes:
             await session.save_changes()
         if not self._link.is_written:
             await session.wait_until_written()  # what was changed here must not be read as it was before
@@ -485,7 +485,7 @@ class SessionOwnership:
         # What was subscribed to before news was published must be known when it is told.
         found = await self._link.run_script(lua_scripts.LOAD_SESSION, session.id)
         news = await self._link.read_updates_after(since)
-        return found, news, before == self._state(session) and not session.has_changed
+        return found, news, before == self._state(session) and not session.has_unsaved_changes
 
     def _state(self, session: RedisLog) -> tuple[object, ...]:
         return self._link.last_read_update_id, self._heard.get(session.id), session.changes

@@ -16,7 +16,8 @@ between the two stands in these two classes, and in `MemoryLogs` and `RedisLogs`
 5. The session's own stream (`standalone`) never ends. The log knows how far it was read, for a client that comes
    without an id.
 6. A shared log may be away, or know a session better than this process does: `is_up`, `is_stale`, `load_session`.
-   What a call has changed is in the log before the call is answered: `has_changed`, `save_changes`, `published`.
+   What a call has changed is in the log before the call is answered: `has_unsaved_changes`, `save_changes`,
+   `published`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 from defserve.auth.principals import Principal
 from defserve.serve.http.exchange import MAX_UNREAD_MESSAGES, WritableMessage
-from defserve.stores.stream_events import EventBudget, MemoryEvents, StoredEvent
+from defserve.stores.stream_events import EventBudget, SessionEventStreams, StoredEvent
 
 if TYPE_CHECKING:
     from defserve.core.messages import Reply
@@ -91,7 +92,7 @@ class SessionLog(Protocol):
         ...
 
     @property
-    def has_changed(self) -> bool:
+    def has_unsaved_changes(self) -> bool:
         """Whether there is something to save."""
         ...
 
@@ -242,13 +243,13 @@ class MemoryLog:
     __slots__ = ("session", "_budget", "_tag", "_named", "_unread", "events")
 
     is_up = keeps_complete_responses = True
-    is_stale = has_changed = False
+    is_stale = has_unsaved_changes = False
     sharer = None
 
     def __init__(self, session: HttpSession, budget: EventBudget) -> None:
         self.session, self._budget = session, budget
         self._tag, self._named = "", 0
-        self.events: MemoryEvents | None = None
+        self.events: SessionEventStreams | None = None
         self._unread: dict[str, None] | None = None
 
     @property
@@ -257,9 +258,9 @@ class MemoryLog:
             self._tag = os.urandom(6).hex()  # ids of another session are not found
         return f"{self._tag}-s"
 
-    def _open_events(self) -> MemoryEvents:
+    def _open_events(self) -> SessionEventStreams:
         if self.events is None:
-            self.events = MemoryEvents(budget=self._budget)
+            self.events = SessionEventStreams(budget=self._budget)
         return self.events
 
     # -- streams -----------------------------------------------------------------------------------------
@@ -286,7 +287,7 @@ class MemoryLog:
             audience = message.audience if is_own else None
             number = events.append(name, message.data, kind=kind, key=message.replaces, audience=audience)
         if kind == "request":
-            message.release = partial(events.release_request, name, number)
+            message.release = partial(events.make_request_droppable, name, number)
         reader = self.session.reading.get(name)
         is_handed = reader is not None and reader.on_event_appended(number, before, message)
         if not is_handed and message.taken is not None:
@@ -307,7 +308,7 @@ class MemoryLog:
         if len(self._unread) > MAX_UNREAD_MESSAGES:
             oldest = next(iter(self._unread))
             del self._unread[oldest]
-            self.events.finish_stream(oldest)
+            self.events.mark_stream_received(oldest)
 
     def interrupt_streams(self) -> None:
         """Nobody comes back for them."""
@@ -365,7 +366,7 @@ class MemoryLog:
             stream.read, skipped = reader.get_read_position()
             stream.skipped = skipped & stream.kept.keys()
         elif stream.is_over and has_all and reader.cursor >= stream.last:
-            self.events.finish_stream(reader.name)
+            self.events.mark_stream_received(reader.name)
         elif stream.is_over:
             self._on_unread_answer(reader.name)
 
@@ -423,7 +424,7 @@ class MemoryLogs:
 
     async def load_session(self, id: str, principal: Principal) -> None:
         """End the session if it has been idle for too long. No other one is to be found."""
-        session = self.sessions.find_known(id)
+        session = self.sessions.find_known_session(id)
         if session is not None and session.is_idle(self.sessions.idle):
             self.sessions.end_session(session)
 

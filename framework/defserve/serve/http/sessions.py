@@ -120,7 +120,7 @@ class HttpSession:
     async def _attach(self, reader: StreamReader, state: StreamState) -> bool:
         """Have a client read a stream, beginning with what it has missed. False: another one was faster."""
         old = self.reading.get(reader.name)
-        with reader.leave_on_failure():
+        with reader.detach_reader_on_failure():
             if not await self.log.attach_reader(reader, state.token):
                 return False
             if old is not None:
@@ -144,7 +144,7 @@ class HttpSession:
                 self.log.add_credential(shown.key, shown.principal)
         if self._live is None and self._credentials:
             self._live = exchange.live
-            self._live.watch_holder(self)
+            self._live.keep_verifying_holder(self)
         if len(self._credentials) > MAX_SESSION_CREDENTIALS:
             self.credential_ended(next(iter(self._credentials)))
 
@@ -189,7 +189,7 @@ class HttpSession:
         self.conversation.close()
         self.log.close()
         if self._live is not None:
-            self._live.unwatch_holder(self)
+            self._live.stop_verifying_holder(self)
 
 
 # -- The sessions of one endpoint: found by id and principal, ended when their client is silent for too long.
@@ -239,7 +239,7 @@ class HttpSessions:
         session.used = time.monotonic()
         return session
 
-    def find_known(self, id: str) -> HttpSession | None:
+    def find_known_session(self, id: str) -> HttpSession | None:
         """The session of this id, whoever's it is, and however old is what this process knows of it."""
         return self._open.get(id)
 

@@ -30,7 +30,7 @@ from defserve.core.messages import (
     RequestId,
     decode,
 )
-from defserve.core.peer import STEP_UP, TOO_MANY_CALLS
+from defserve.core.peer import STEP_UP_CODE, TOO_MANY_CALLS_CODE
 from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.exchange import (
     CompleteReply,
@@ -47,7 +47,7 @@ from defserve.serve.http.request_heads import (
 )
 from defserve.serve.http.session_log import MemoryLogs, SessionLogs
 from defserve.serve.http.sessions import HttpSession, HttpSessions, StreamFullyRead
-from defserve.serve.http.streams import ClientWatch, ResponseStream, SilentStreams, StreamReader
+from defserve.serve.http.streams import ClientWatch, ResponseStream, StreamKeepAliveTimer, StreamReader
 from defserve.serve.sockets import CallOrReply, FinalReply, HeaderList, UnfinishedCall
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ def _respond(exchange: Exchange, route: ResponseRoute, data: bytes, code: int | 
     """Send the answer as the whole response. Returns the rest to await, or None."""
     if not code:
         return exchange.respond_json(200, data)
-    if code == TOO_MANY_CALLS:
+    if code == TOO_MANY_CALLS_CODE:
         return exchange.respond(429, data, RETRY_AFTER_HEADERS)
-    if code == STEP_UP and (challenge := getattr(exchange, "challenge", "")):
+    if code == STEP_UP_CODE and (challenge := getattr(exchange, "challenge", "")):
         return exchange.respond(401, data, [(b"www-authenticate", challenge.encode("latin-1", "replace"))])
     return exchange.respond_json(route.statuses.get(code, 200), data)
 
@@ -264,7 +264,7 @@ class StreamableEndpoint:
         self.provider, self.rules = provider, rules
         self.logs: SessionLogs = logs if logs is not None else MemoryLogs()
         self.sessions = HttpSessions(provider, self.logs, rules.priming_event_versions)
-        self.silent = SilentStreams(MAX_SILENCE_SECONDS)
+        self.silent = StreamKeepAliveTimer(MAX_SILENCE_SECONDS)
         self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
         self._is_draining = False
 
@@ -342,7 +342,7 @@ class StreamableEndpoint:
         if text is not None:
             return send_jsonrpc_error(exchange, 400, HEADER_MISMATCH, text, request.id)
         conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
-        route = SingleResponse(self.provider, conversation, exchange, request.id)
+        route = SingleRequestRoute(self.provider, conversation, exchange, request.id)
         published = self.logs.published
         begun = conversation.start_call(request, route, offer)
         if not isinstance(begun, tuple):
@@ -367,7 +367,7 @@ class StreamableEndpoint:
         if text is not None:
             return send_jsonrpc_error(exchange, 400, HEADER_MISMATCH, text, request.id)
         conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
-        route = SingleResponse(self.provider, conversation, exchange, request.id)
+        route = SingleRequestRoute(self.provider, conversation, exchange, request.id)
         return run_call(exchange, route, conversation.start_call(request, route))
 
     def _call(
@@ -384,7 +384,7 @@ class StreamableEndpoint:
         # What a call has changed, or told all processes, is in the log before the call is answered.
         if not isinstance(begun, tuple):
             begun = self.logs.hold_reply(begun, session, published)
-        elif session.log.has_changed or self.logs.published != published:
+        elif session.log.has_unsaved_changes or self.logs.published != published:
             return self._answer_saved(exchange, route, begun, session, published)
         return run_call(exchange, route, begun)
 
@@ -398,7 +398,7 @@ class StreamableEndpoint:
         self, exchange: Exchange, route: ResponseRoute, reply: FinalReply, session: HttpSession | None, published: int
     ) -> None:
         try:
-            if session is not None and session.log.has_changed:
+            if session is not None and session.log.has_unsaved_changes:
                 await session.log.save_changes()
         except Refused as error:
             await _send_unavailable(exchange, error)
@@ -599,7 +599,7 @@ async def send_jsonrpc_error(
     await exchange.respond(status, exchange.encode_error(code, text, id), headers)
 
 
-# Error code, or TOO_MANY_CALLS → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
+# Error code, or TOO_MANY_CALLS_CODE → HTTP status, in the stateless era. Others are a 200 with the error inside.
 STATUS = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
@@ -608,11 +608,11 @@ STATUS = {
     -32020: 400,
     -32021: 400,
     -32022: 400,
-    TOO_MANY_CALLS: 429,
+    TOO_MANY_CALLS_CODE: 429,
 }
 
 
-class SingleResponse:
+class SingleRequestRoute:
     """The route of a request that stands alone: it has a session of its own, and ends with its response."""
 
     __slots__ = ("provider", "conversation", "exchange", "id")
@@ -638,7 +638,7 @@ class SingleResponse:
     def on_response_started(self) -> None:
         """The call waits. From here on its credential may end before it does."""
         if self.exchange.live is not None:
-            self.exchange.live.watch_holder(self)
+            self.exchange.live.keep_verifying_holder(self)
 
     def list_credentials(self) -> tuple[BearerCredential, ...]:
         return self.exchange.list_credentials()
@@ -654,7 +654,7 @@ class SingleResponse:
     def keep_credential(self, is_kept: Callable[[], bool], ended: Callable[[], None]) -> None:
         """See `core.call.Call`."""
         if self.exchange.live is not None:
-            self.exchange.live.watch_credentials(self.exchange.list_credentials(), is_kept, ended)
+            self.exchange.live.keep_verifying_credentials(self.exchange.list_credentials(), is_kept, ended)
 
     def on_disconnect(self) -> None:
         """A client that disconnects cancels its call."""
@@ -663,7 +663,7 @@ class SingleResponse:
     def detach(self, exchange: Exchange) -> None:
         """The response has ended, and cannot be resumed."""
         if exchange.live is not None:
-            exchange.live.unwatch_holder(self)
+            exchange.live.stop_verifying_holder(self)
 
     def finish(self) -> None:
         if self.exchange.unread:
@@ -674,7 +674,7 @@ class SingleResponse:
 def route_message(message: Any) -> None:
     """The outlet of a session for a single request."""
     route = message.destination
-    if isinstance(route, SingleResponse):
+    if isinstance(route, SingleRequestRoute):
         route.push(message)
     elif message.taken is not None:
         message.taken()

@@ -18,10 +18,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 from defserve.core.messages import RequestId
-from defserve.core.peer import TOO_MANY_CALLS
+from defserve.core.peer import TOO_MANY_CALLS_CODE
 from defserve.errors import Refused
 from defserve.serve.http.exchange import (
-    KEEP_ALIVE,
+    SSE_KEEP_ALIVE_COMMENT,
     Exchange,
     ResponseRoute,
     UnreadMessage,
@@ -59,7 +59,7 @@ class ResponseStream:
     __slots__ = ("session", "name", "exchange", "answered", "request")
 
     # With a session, errors of a call are only in the body; the HTTP status is 200.
-    statuses: Mapping[int, int] = {TOO_MANY_CALLS: 429}
+    statuses: Mapping[int, int] = {TOO_MANY_CALLS_CODE: 429}
     exchange: Exchange | None
 
     def __init__(
@@ -372,7 +372,7 @@ class StreamReader:
             self.session.log.detach_reader(self, has_all=has_all)
 
     @contextmanager
-    def leave_on_failure(self) -> Generator[None]:
+    def detach_reader_on_failure(self) -> Generator[None]:
         """A reader that cannot begin leaves at once."""
         try:
             yield
@@ -419,7 +419,7 @@ class ClientWatch:
         if not self._exchange.set_watcher(self):
             self._watch = asyncio.create_task(self._exchange.watch_client(self._route.on_disconnect))
 
-    def hold_open(self, silent: SilentStreams) -> bool:
+    def hold_open(self, silent: StreamKeepAliveTimer) -> bool:
         """Whether the response, which has begun to be a stream, goes on without this block."""
         request = self._exchange.hold_open() if self._watch is None else None
         if request is not None:
@@ -447,7 +447,7 @@ class HeldStream:
     __slots__ = ("_exchange", "_route", "_request", "_silent", "_is_scheduled")
 
     def __init__(
-        self, exchange: Exchange, route: ResponseRoute, request: BufferedRequest, silent: SilentStreams
+        self, exchange: Exchange, route: ResponseRoute, request: BufferedRequest, silent: StreamKeepAliveTimer
     ) -> None:
         self._exchange, self._route, self._request, self._silent = exchange, route, request, silent
         self._is_scheduled = False
@@ -473,7 +473,7 @@ class HeldStream:
         if exchange.gone or self._request.is_write_paused:
             return
         if events := b"".join(format_sse_event(item.message.data, id=item.id) for item in exchange.take_unread()):
-            self._request.write_part(events)
+            self._request.write_response_part(events)
             self._silent.note_write(self)
         if exchange.finished and not exchange.unread:
             self._request.end_response()
@@ -482,7 +482,7 @@ class HeldStream:
     def send_sign_of_life(self) -> None:
         """Write what readers skip."""
         if not self._request.is_write_paused:
-            self._request.write_part(KEEP_ALIVE)
+            self._request.write_response_part(SSE_KEEP_ALIVE_COMMENT)
         self._silent.note_write(self)
 
     # -- as what watches the client
@@ -503,7 +503,7 @@ class HeldStream:
         self._route.detach(self._exchange)
 
 
-class SilentStreams:
+class StreamKeepAliveTimer:
     """The held streams, the longest silent first. One timer sends signs of life to those that were silent too long."""
 
     def __init__(self, seconds: float) -> None:

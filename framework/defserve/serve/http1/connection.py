@@ -28,7 +28,13 @@ from defserve.serve.http1.framing import (
     find_head_end,
     read_head,
 )
-from defserve.serve.http1.request import JSON_HEADS, NO_KNOWN_HEAD, CachedRequestHead, HttpRequest, RequestHeadCache
+from defserve.serve.http1.request import (
+    JSON_RESPONSE_HEADS,
+    NO_KNOWN_HEAD,
+    CachedRequestHead,
+    HttpRequest,
+    RequestHeadCache,
+)
 from defserve.serve.sockets import PEER_USER_KEY, KnownHeadApp, get_client_network, get_peer_user
 
 KEEP_ALIVE_SECONDS: Final = 75.0
@@ -64,7 +70,7 @@ class HttpServerState:
 
     def __init__(self, app: Any, limits: Limits, *, knows_peer_user: bool = False) -> None:
         self.app, self.limits, self.knows_peer_user = app, limits, knows_peer_user
-        self.answer_known = app.answer_known if isinstance(app, KnownHeadApp) else None
+        self.answer_known_head = app.answer_known_head if isinstance(app, KnownHeadApp) else None
         self.app_state: dict[str, Any] = {}
         self.heads = RequestHeadCache()
         self.crowd = OpenConnections()
@@ -343,7 +349,7 @@ class HttpConnection(StallGuard):
         if body.is_complete:
             self._body = None
         if request is not None:
-            request.take_part(part, has_more=not body.is_complete)
+            request.add_body_part(part, has_more=not body.is_complete)
             if len(request.body) > MAX_WAITING_BODY_BYTES and not body.is_complete:
                 self._pause_reading()
         elif body.is_complete:
@@ -433,7 +439,9 @@ class HttpConnection(StallGuard):
         if self.transport.is_closing():
             return
         body = encode({"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": problem.text}})
-        self.transport.write(b"%b%d\r\nconnection: close\r\n\r\n%b" % (JSON_HEADS[problem.status], len(body), body))
+        self.transport.write(
+            b"%b%d\r\nconnection: close\r\n\r\n%b" % (JSON_RESPONSE_HEADS[problem.status], len(body), body)
+        )
         self._linger()
 
     def _linger(self) -> None:
@@ -482,7 +490,7 @@ class HttpConnection(StallGuard):
         if self.request is None:
             self.transport.close()
             return
-        self.request.doubt_client()
+        self.request.probe_half_closed_client()
         self._loop.call_later(min(2 * seconds, MAX_PROBE_SECONDS), self._probe_half_closed, 2 * seconds)
 
     # -- the end -----------------------------------------------------------------------------------------

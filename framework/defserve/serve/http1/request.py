@@ -21,7 +21,7 @@ log = logging.getLogger("defserve")
 # A complete response up to this size is written in one piece.
 MAX_WHOLE_BODY_BYTES: Final = 65_536
 _STATUS_LINES: Final = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
-JSON_HEADS: Final = {
+JSON_RESPONSE_HEADS: Final = {
     status: b"%bcontent-type: application/json\r\ncontent-length: " % line for status, line in _STATUS_LINES.items()
 }
 _UNSAFE: Final = re.compile(rb"[\r\n\0]")
@@ -63,8 +63,8 @@ class HttpRequest:
         """Run the app, and answer for it if it fails."""
         state, head = self.connection.state, self.head
         try:
-            if head is not None and head.note is not None and state.answer_known is not None:
-                rest = state.answer_known(self)
+            if head is not None and head.note is not None and state.answer_known_head is not None:
+                rest = state.answer_known_head(self)
                 if rest is not None:
                     await rest
             else:
@@ -106,7 +106,7 @@ class HttpRequest:
 
     # -- from the connection -----------------------------------------------------------------------------
 
-    def take_part(self, part: bytes, *, has_more: bool) -> None:
+    def add_body_part(self, part: bytes, *, has_more: bool) -> None:
         """A part of the body came."""
         self.body = self.body + part if self.body else part
         self.has_more = has_more
@@ -122,7 +122,7 @@ class HttpRequest:
         if watcher is not None:
             watcher.on_client_left()
 
-    def doubt_client(self) -> None:
+    def probe_half_closed_client(self) -> None:
         """The client has closed its side: have the app write to it."""
         self.wake_app()
         if self.watcher is not None:
@@ -238,12 +238,12 @@ class HttpRequest:
         return True
 
     def hold_open(self) -> None:
-        """The app returns, and its response, which has begun, goes on with `write_part` until `end_response`."""
+        """The app returns, and its response goes on with `write_response_part` until `end_response`."""
         self.is_held, self.head = True, None
         self._scope = {}
         self.connection.cancel_timer()
 
-    def write_part(self, data: bytes) -> None:
+    def write_response_part(self, data: bytes) -> None:
         """Write a part of a response that was held open."""
         if not (self.is_disconnected or self.is_complete):
             self.connection.transport.write(self._frame(data, is_last=False))
@@ -281,7 +281,7 @@ class HttpRequest:
             or len(body) > MAX_WHOLE_BODY_BYTES
         ):
             return False
-        connection.transport.write(b"%b%d\r\n\r\n%b" % (JSON_HEADS[status], len(body), body))
+        connection.transport.write(b"%b%d\r\n\r\n%b" % (JSON_RESPONSE_HEADS[status], len(body), body))
         self.has_started = self.is_complete = True
         if self._event is not None:
             self._event.set()

@@ -240,12 +240,14 @@ def check_sharing(server: Server, count: int, options: WebFields) -> None:
 
 def _audit_file(server: Server) -> str:
     """The file that this server writes its audit log to; empty if there is none."""
-    from defserve.stores.audit.stored_log import is_store_address
+    from defserve.stores.audit.stored_log import is_audit_store_address
 
     mgp: Any = next((extension for extension in server.composition.extensions if extension.name == "mgp"), None)
     given: Any = mgp.options.audit if mgp is not None else ()
     sinks: Sequence[Any] = given if is_array(given) else [given]
-    return next((str(sink) for sink in sinks if isinstance(sink, str | Path) and not is_store_address(str(sink))), "")
+    return next(
+        (str(sink) for sink in sinks if isinstance(sink, str | Path) and not is_audit_store_address(str(sink))), ""
+    )
 
 
 def _iter_kept_in_memory(server: Server) -> Iterator[str]:

@@ -125,7 +125,7 @@ class AuditExport:
         self.sent = self.rejected = 0
         """Records that the collector has taken, and those that it has refused for good."""
 
-    async def start_at(self, seq: int) -> None:
+    async def restart_from_record(self, seq: int) -> None:
         """Send from this record on, whatever was sent before."""
         await self._position.load_position()
         await self._position.store_position(seq)

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from defserve.base.secret_references import read_setting
+from defserve.base.secret_references import read_secret_setting
 from defserve.errors import Refused, UsageError
 from defserve.stores.audit.chain import (
     GENESIS_MAC,
@@ -37,7 +37,7 @@ from defserve.stores.audit.chain import (
     parse_anchors,
     verify_audit_log,
 )
-from defserve.stores.files import get_config_path, load_secret, open_locked_file, replace_file, write_fully
+from defserve.stores.files import get_user_file_path, load_secret_file, open_locked_file, replace_file, write_fully
 
 if TYPE_CHECKING:
     from defserve.stores.audit.chain import AuditAnchors
@@ -88,7 +88,7 @@ class AuditLog:
         self.path = Path(path)
         self._key, self._anchors = load_audit_key(make=True) if key is None else key, anchors
         self._keys = AuditKeys(self._key)
-        self._reader = LogReader(self.path, self._keys)
+        self._reader = AuditLogReader(self.path, self._keys)
         self._head_events, self._head_seconds, self._linger, self._clock = head_events, head_seconds, linger, clock
         self._lock, self._file_lock = Lock(), Lock()
         self._pending: list[str] = []
@@ -464,7 +464,7 @@ class AuditPageBuilder:
         return AuditPage(self._events, self.next_seq, self._is_full)
 
 
-class LogReader:
+class AuditLogReader:
     """Reads the file of a log. It remembers where some records are, so that later pages are found at once."""
 
     def __init__(self, path: Path, keys: AuditKeys) -> None:
@@ -534,9 +534,9 @@ def load_audit_key(key_file: str | os.PathLike[str] | None = None, *, make: bool
     Raises UsageError if there is no key, or if others can read its file.
     """
     if key_file is None and (text := os.environ.get(AUDIT_KEY_VARIABLE)):
-        return read_setting(text.strip(), AUDIT_KEY_VARIABLE).encode()
-    path = Path(key_file) if key_file is not None else get_config_path("audit.key")
-    return load_secret(
+        return read_secret_setting(text.strip(), AUDIT_KEY_VARIABLE).encode()
+    path = Path(key_file) if key_file is not None else get_user_file_path("audit.key")
+    return load_secret_file(
         path,
         "the audit key",
         make=make,

@@ -51,7 +51,7 @@ T = TypeVar("T")
 log = logging.getLogger("defserve")
 
 
-def is_store_address(address: str) -> bool:
+def is_audit_store_address(address: str) -> bool:
     """Whether this is the address of a store rather than a file name. Raises UsageError for one that keeps nothing."""
     if address.startswith(SHARED_STORE_SCHEMES):
         return True

@@ -36,10 +36,10 @@ from defserve.stores.checkpoints.checkpoint_tree import (
     is_checkpoint_id,
     list_ancestors,
     list_branches,
+    make_checkpoint_draft,
     make_checkpoint_id,
+    make_checkpoint_record,
     make_digest_name,
-    make_draft,
-    make_record,
     plan_pruning,
     restore_content,
     verify_checkpoint_id,
@@ -188,12 +188,12 @@ class CheckpointStore:
         record, before = found or await self._find(key, tree, id)
         return HeldCheckpoint(key, tree, id, record.checkpoint.proved, before=before, record=record, seen=seen)
 
-    async def load_initial(self, key: TreeKey) -> HeldCheckpoint:
+    async def load_initial_state(self, key: TreeKey) -> HeldCheckpoint:
         """The initial state, whether or not the tree has checkpoints."""
         seen, tree = await self._load(key)
         return HeldCheckpoint(key, tree, seen=seen)
 
-    async def find_record(self, key: TreeKey, id: str) -> CheckpointRecord | None:
+    async def find_retained_record(self, key: TreeKey, id: str) -> CheckpointRecord | None:
         """A checkpoint that is retained, without its content."""
         tree = await self.load_tree(key)
         known = self._known.find(key, tree, id)
@@ -204,7 +204,7 @@ class CheckpointStore:
             else None
         )
 
-    async def find_proved(self, key: TreeKey, content: bytes) -> HeldCheckpoint | None:
+    async def find_proved_checkpoint(self, key: TreeKey, content: bytes) -> HeldCheckpoint | None:
         """The latest proved checkpoint of a tree with this content in canonical form, if it is retained."""
         name = make_digest_name(content)
         if (id := (await self._store.get(key.space, [name])).get(name)) is None:
@@ -287,7 +287,7 @@ class CheckpointStore:
             held = await self._again(held)
         raise _make_contention_error()
 
-    async def hold_for(self, key: TreeKey, held: HeldCheckpoint) -> HeldCheckpoint:
+    async def rebase_held_checkpoint(self, key: TreeKey, held: HeldCheckpoint) -> HeldCheckpoint:
         """What is held in one tree, to commit below it in another, which has no head of its own. No I/O in the first.
 
         Nothing in the other tree depends on the first: it keeps the whole content.
@@ -411,7 +411,7 @@ class CheckpointStore:
 
     def _draft(self, content: Any, before: CheckpointContent | None) -> CheckpointDraft:
         try:
-            made = make_draft(content, before, self._max_depth)
+            made = make_checkpoint_draft(content, before, self._max_depth)
         except ContentTooDeep:
             raise _too_much("levels", self._max_depth) from None
         if len(made.content.encoded) > self._max_bytes:
@@ -425,7 +425,7 @@ class CheckpointStore:
         depth = parent.depth + 1 if parent is not None else 0
         at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None, held.verified)
         epoch = tree.epoch if held.seen is not None else int.from_bytes(os.urandom(4))
-        return make_record(at, made, held.record), CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
+        return make_checkpoint_record(at, made, held.record), CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
 
     async def _again(self, held: HeldCheckpoint) -> HeldCheckpoint:
         """The same checkpoint in the tree as it is now."""

@@ -31,7 +31,7 @@ from defserve.stores.checkpoints.json_patches import (
     MAX_PATCH_OPERATIONS,
     BadPatch,
     PatchOperation,
-    apply_own_patch,
+    apply_trusted_patch_in_place,
     diff_json_values,
     may_have_booleans,
     reuse_unchanged_parts,
@@ -176,7 +176,9 @@ class CheckpointRecord(NamedTuple):
             raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None
 
 
-def make_record(at: Checkpoint, made: CheckpointDraft | None, parent: CheckpointRecord | None) -> CheckpointRecord:
+def make_checkpoint_record(
+    at: Checkpoint, made: CheckpointDraft | None, parent: CheckpointRecord | None
+) -> CheckpointRecord:
     """How to store a new checkpoint whose content is `made`. Its parent need not be stored itself."""
     if made is None:
         return CheckpointRecord(at, "opaque")
@@ -196,7 +198,7 @@ def restore_content(record: CheckpointRecord, records: Mapping[str, CheckpointRe
         value: Any = None
         for step in (*(records[id] for id in record.chain), record):
             said = from_json(step.body)
-            value = apply_own_patch(value, said) if step.form == "patch" else said
+            value = apply_trusted_patch_in_place(value, said) if step.form == "patch" else said
         return value
     except (KeyError, ValueError, BadPatch):
         raise StoreCorrupt(f"the content of the checkpoint {record.id} cannot be found") from None
@@ -367,7 +369,7 @@ class CheckpointDraft:
         return self._ops
 
 
-def make_draft(made: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
+def make_checkpoint_draft(made: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
     """`made` is a JSON value or, in bytes, the text of one. It is not changed and not kept.
 
     Raises ValueError if it is not a JSON value, and ContentTooDeep if more than `depth` containers are nested.

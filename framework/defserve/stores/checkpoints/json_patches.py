@@ -182,7 +182,7 @@ def _parse_json(text: bytes) -> Any:
         raise BadPatch("the patch cannot be applied: a number is too large, or is none") from None
 
 
-def apply_own_patch(value: Any, ops: list[PatchOperation]) -> Any:
+def apply_trusted_patch_in_place(value: Any, ops: list[PatchOperation]) -> Any:
     """Apply a patch that was made here. Changes `value` itself. Raises BadPatch if it does not fit."""
     with _refusing():
         return _apply_ops(value, ops)

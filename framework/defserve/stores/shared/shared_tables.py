@@ -69,7 +69,7 @@ class SharedTable:
         self._unsent: dict[str, _Put] = {}
         self._written: dict[str, str] = {}
         self._reads = self._last_read = 0
-        link.set_receiver(CHANGED, self._on_change)
+        link.add_receiver(CHANGED, self._on_change)
         link.caught_up.append(self._load)
 
     def set_value(

@@ -135,7 +135,7 @@ class SharedStoreLink:
         return self._address.client(greet, socket_timeout=timeout, socket_connect_timeout=TIMEOUT, retry=once)
 
     @property
-    def knows_live_workers(self) -> bool:
+    def can_trust_leases(self) -> bool:
         """Whether leases are to be believed. A store that was away forgets them; whoever lives renews its own soon."""
         return self.is_up and time.monotonic() - self.up_since >= LEASE
 
@@ -177,7 +177,7 @@ class SharedStoreLink:
 
         # Each script on its way has a connection of its own.
         async with self._running:
-            with self._address.raising_store_errors(quietly=True):
+            with self._address.translate_redis_errors(quietly=True):
                 try:
                     return await self._redis.execute_command("EVALSHA", sha(script), 0, self._prefix, *args)
                 except NoScriptError:
@@ -244,7 +244,7 @@ class SharedStoreLink:
 
     # -- in ----------------------------------------------------------------------------------------------
 
-    def set_receiver(self, kind: str, receiver: Receiver) -> None:
+    def add_receiver(self, kind: str, receiver: Receiver) -> None:
         """Call `receiver(fields, id)` for mail, news and signals of this kind, in their order."""
         self._receivers.setdefault(kind, []).append(receiver)
 
@@ -252,7 +252,7 @@ class SharedStoreLink:
         """The news after this id that this worker has received already. None if some of it is no longer kept."""
         if not is_earlier_id(id, self.last_read_update_id):
             return []
-        with self._address.raising_store_errors(quietly=True):
+        with self._address.translate_redis_errors(quietly=True):
             first = await self._redis.xrange(self._prefix + "news", "-", "+", count=1)
             if id != STREAM_START and (not first or not is_earlier_id(first[0][0].decode(), id, or_same=True)):
                 return None
@@ -265,7 +265,7 @@ class SharedStoreLink:
         try:
             while True:
                 try:
-                    with self._address.raising_store_errors(quietly=True):
+                    with self._address.translate_redis_errors(quietly=True):
                         if not self.is_up:
                             await self._catch_up(redis)
                             backoff.reset()
@@ -567,7 +567,7 @@ class OrderedWrites:
     async def _send(self, batch: list[_Write]) -> list[Any]:
         """The replies, in order; an error is one of them."""
         scripts = [each for each in batch if each.script]
-        with self._address.raising_store_errors(quietly=True):
+        with self._address.translate_redis_errors(quietly=True):
             for script in {each.script for each in scripts} - self._loaded:
                 await self._redis.script_load(script)
                 self._loaded.add(script)

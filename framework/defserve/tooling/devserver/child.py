@@ -14,22 +14,22 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Final, cast
 
-from defserve.base.search_path import add_import_folder
+from defserve.base.search_path import add_author_import_folder
 from defserve.client.targets import is_file_target
 from defserve.core.call import Call
 from defserve.core.messages import encode
 from defserve.errors import UsageError
 from defserve.server.metrics import RequestOutcome, RequestWatcher
 from defserve.server.server import Server
-from defserve.tooling.devserver.handover import ChildReport, ServePlan, ServerSummary, StartProblem
-from defserve.tooling.lint.definitions import count_definition_tokens
+from defserve.tooling.devserver.handover import DevChildReport, ServePlan, ServerSummary, StartProblem
+from defserve.tooling.lint.definitions import estimate_definition_tokens
 from defserve.tooling.listing import server_listing
 from defserve.tooling.loading import (
     PACKAGE_FOLDER,
     PYTHON_FOLDERS,
-    is_of_author,
-    is_outside,
-    load_quietly,
+    is_author_file,
+    is_outside_folders,
+    load_without_serving,
     print_load_error,
 )
 
@@ -37,9 +37,9 @@ from defserve.tooling.loading import (
 def main(argument: str) -> int:
     plan = ServePlan.from_json(argument)
     if not is_file_target(plan.target):
-        add_import_folder(os.getcwd())
+        add_author_import_folder(os.getcwd())
     try:
-        server = load_quietly(plan.target)
+        server = load_without_serving(plan.target)
         options = prepare_server(server, plan)
     except UsageError as error:
         cause = error.__cause__
@@ -103,8 +103,8 @@ def report(
     """
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     found = {os.path.abspath(file) for file in (*loaded, *more) if file and os.path.isfile(file)}
-    files = [file for file in found if is_outside(file, (PACKAGE_FOLDER, *PYTHON_FOLDERS))]
-    ChildReport(sorted(files), folders, served, problem).write_file(plan.report)
+    files = [file for file in found if is_outside_folders(file, (PACKAGE_FOLDER, *PYTHON_FOLDERS))]
+    DevChildReport(sorted(files), folders, served, problem).write_file(plan.report)
 
 
 def _files_of(error: BaseException | None) -> list[str]:
@@ -139,7 +139,7 @@ def describe_problem(error: UsageError) -> StartProblem:
     if cause is None or isinstance(cause, (UsageError, SystemExit)):
         fix = [f"fix: {error.fix}"] if error.fix else []
         return StartProblem(_shorten_path(error.where), error.problem, fix)
-    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if is_of_author(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if is_author_file(frame.filename)]
     places = [f"{_shorten_path(frame.filename)}:{frame.lineno}" for frame in frames]
     lines = [f"{place}  {frame.line}"[:MAX_LINE_LENGTH] for place, frame in zip(places, frames, strict=True)]
     text = "".join(traceback.format_exception_only(cause)).strip()[:MAX_PROBLEM_LENGTH]
@@ -177,7 +177,7 @@ def summarize_server(server: Server) -> ServerSummary | None:
         for kind, items in kinds.items()
         for item in items
     }
-    tokens = sum(map(count_definition_tokens, listed.tools))
+    tokens = sum(map(estimate_definition_tokens, listed.tools))
     return ServerSummary(server.name, str(listed.info.get("version", "")), len(listed.tools), tokens, items)
 
 

@@ -29,7 +29,7 @@ from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import BUFFERED_REQUEST_KEY
 from defserve.server import web
 from defserve.server.server import Server
-from defserve.tooling.devserver.handover import READY_LINE, ClientSetup, ServePlan
+from defserve.tooling.devserver.handover import READY_LINE, ReplayableClientSetup, ServePlan
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
@@ -114,7 +114,7 @@ class SessionSetups:
 
     def record_message(self, session: str, message: Any) -> None:
         if is_mapping(message) and "method" in message:
-            known, setup = self.messages(session), ClientSetup()
+            known, setup = self.messages(session), ReplayableClientSetup()
             for each in (*known, dict(message)):
                 setup.record_message(each)
             messages = [setup.initialize, setup.initialized, *setup.settings]

@@ -31,17 +31,17 @@ from defserve.server.web import list_bound_addresses
 from defserve.tooling.devserver.handover import (
     LISTEN_METHOD,
     READY_LINE,
-    ClientSetup,
     Json,
+    ReplayableClientSetup,
     ServePlan,
     get_object_member,
-    is_acknowledgement,
+    is_repeated_acknowledgement,
     make_change_notifications,
     make_subscribed_notifications,
 )
 from defserve.tooling.devserver.reload_supervisor import (
+    ChildNotServing,
     DevConsole,
-    NotServing,
     ReloadSupervisor,
     ServerProcess,
     WatchedFiles,
@@ -53,7 +53,7 @@ INTERRUPTED = 130
 FAREWELL_SECONDS = 2.0
 
 
-def serve_stdio(plan: ServePlan, files: WatchedFiles, grace: float, console: DevConsole) -> int:
+def run_dev_server_on_stdio(plan: ServePlan, files: WatchedFiles, grace: float, console: DevConsole) -> int:
     """Relay until the client leaves or a signal ends it, and return the exit code."""
     return asyncio.run(_relay_stdio(plan, files, grace, console))
 
@@ -133,7 +133,7 @@ RunCompanion: TypeAlias = Callable[[str, asyncio.Future[int]], Awaitable[int]]
 """What runs beside the server: it is given the address, and a future that gets the exit code when a signal comes."""
 
 
-def serve_sockets(
+def run_dev_server_on_sockets(
     plan: ServePlan, files: WatchedFiles, grace: float, console: DevConsole, beside: RunCompanion | None = None
 ) -> int:
     """Serve an address until a signal ends it, and return the exit code. Raises UsageError if it cannot be used."""
@@ -192,7 +192,7 @@ class SocketFront:
     async def wait_until_ready(self, child: ServerProcess) -> None:
         self._children.add(child)
         if await child.output.readline() != READY_LINE:
-            raise NotServing
+            raise ChildNotServing
 
     def switch_to_child(self, child: ServerProcess, previous: ServerProcess | None) -> None:
         if previous is not None:
@@ -252,7 +252,7 @@ class Relay:
 
     def __init__(self, write: Write, grace: float) -> None:
         self._write, self._grace = write, grace
-        self._opening = ClientSetup()
+        self._opening = ReplayableClientSetup()
         self._links: dict[ServerProcess, ChildConnection] = {}
         self._current: ChildConnection | None = None
         # Lines of the client are held back until the first server has started.
@@ -312,7 +312,7 @@ class Relay:
         link.opened = self._opening.initialize
         reply = await self._ask(link, link.opened)
         if "result" not in reply:
-            raise NotServing(f"it refuses the client: {reply.get('error')}")
+            raise ChildNotServing(f"it refuses the client: {reply.get('error')}")
         link.capabilities = get_object_member(get_object_member(reply, "result"), "capabilities")
 
     def switch_to_child(self, child: ServerProcess, previous: ServerProcess | None) -> None:
@@ -398,7 +398,7 @@ class Relay:
         self.on_child_exit(link.child)  # at once: nobody would answer what comes now
         for waiting in link.ours.values():
             if not waiting.done():
-                waiting.set_exception(NotServing())
+                waiting.set_exception(ChildNotServing())
                 waiting.exception()  # read here, in case nobody waits for it
         for id in list(link.requests):
             link.remove_request(id)
@@ -419,7 +419,7 @@ class Relay:
             await self._question(link, message)
         elif message["method"] == CANCELLED:
             await self._cancel_question(link, message)
-        elif not is_acknowledgement(message, link.moved) and (link is self._current or link.requests):
+        elif not is_repeated_acknowledgement(message, link.moved) and (link is self._current or link.requests):
             await self._write(line)
 
     async def _reply(self, link: ChildConnection, message: Json, line: bytes) -> None:

@@ -19,9 +19,10 @@ READY_LINE = b"ready\n"
 class ServePlan:
     """`options` are those of `Server.run`, `sockets` the inherited file descriptors.
 
-    The child writes a `ChildReport` to the file `report`, how clients set up their sessions into the folder `sessions`,
-    and the tool that was called last, with its arguments, to the file `last_call`. The file `local_key` holds the local
-    token: on the command line other users would see it. If it `is_quiet`, problems are in the report only.
+    The child writes a `DevChildReport` to the file `report`, how clients set up their sessions into the folder
+    `sessions`, and the tool that was called last, with its arguments, to the file `last_call`. The file
+    `local_key` holds the local token: on the command line other users would see it. If it `is_quiet`, problems are
+    in the report only.
     """
 
     target: str
@@ -64,7 +65,7 @@ class StartProblem(NamedTuple):
     lines: list[str]
 
 
-class ChildReport(NamedTuple):
+class DevChildReport(NamedTuple):
     """The source `files` of a child, `folders` that it serves as they are, and what it serves or why it does not."""
 
     files: list[str] = []
@@ -78,7 +79,7 @@ class ChildReport(NamedTuple):
         os.replace(path + ".new", path)
 
     @classmethod
-    def read_file(cls, path: Path) -> ChildReport:
+    def read_file(cls, path: Path) -> DevChildReport:
         """An empty one, if the child has not written any."""
         try:
             files, folders, served, problem = json.loads(path.read_text(encoding="utf-8"))
@@ -99,7 +100,7 @@ SETTING: dict[Any, str | None] = {"logging/setLevel": None, "resources/subscribe
 UNSETTING = {"resources/unsubscribe": ("resources/subscribe", "uri")}
 
 
-class ClientSetup:
+class ReplayableClientSetup:
     """Remembers the handshake and the settings of a session. Stateless requests need none of this."""
 
     def __init__(self) -> None:
@@ -151,7 +152,7 @@ def make_subscribed_notifications(listen: Json) -> list[Json]:
     ]
 
 
-def is_acknowledgement(message: Json, of: set[Any]) -> bool:
+def is_repeated_acknowledgement(message: Json, of: set[Any]) -> bool:
     """Whether it acknowledges a listen request that was acknowledged before."""
     if message.get("method") != "notifications/subscriptions/acknowledged":
         return False

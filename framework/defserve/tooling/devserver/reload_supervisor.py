@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any, Protocol, TypeAlias
 
-from defserve.tooling.devserver.handover import ChildReport, ServePlan, ServerSummary, StartProblem
+from defserve.tooling.devserver.handover import DevChildReport, ServePlan, ServerSummary, StartProblem
 
 # A child that crashes sooner would crash again.
 PROVEN_SECONDS = 1.0
@@ -28,7 +28,7 @@ class ClientFront(Protocol):
     """What clients are connected to, whichever child serves them."""
 
     async def wait_until_ready(self, child: ServerProcess) -> None:
-        """Wait until a child is ready to serve. Raises NotServing; may wait for ever."""
+        """Wait until a child is ready to serve. Raises ChildNotServing; may wait for ever."""
         ...
 
     def switch_to_child(self, child: ServerProcess, previous: ServerProcess | None) -> None:
@@ -186,7 +186,7 @@ MAX_LINE_BYTES = 256 * 1024 * 1024
 KILL_SECONDS = 5.0
 
 
-class NotServing(Exception):
+class ChildNotServing(Exception):
     """A child that runs but does not serve."""
 
 
@@ -248,9 +248,9 @@ class ServerProcess:
             self._process.kill()
         await self.wait_for_exit()
 
-    def read_report(self) -> ChildReport:
+    def read_report(self) -> DevChildReport:
         """What it has told so far."""
-        return ChildReport.read_file(self._report)
+        return DevChildReport.read_file(self._report)
 
 
 # -- The files that a server consists of, and when one of them changes.

@@ -29,7 +29,7 @@ MAX_CASES: Final = 2_000
 MAX_RUNS: Final = 200
 MAX_TURNS: Final = 8
 DEFAULT_RUNS: Final = 5
-DEFAULT_LEAST: Final = 0.8
+DEFAULT_MIN_PASS_RATE: Final = 0.8
 """The share of runs that must pass."""
 
 SUITE_SUFFIXES: Final = (".eval.yaml", ".eval.yml", ".eval.jsonl")
@@ -93,7 +93,7 @@ class EvalCase:
     tags: tuple[str, ...] = ()
     weight: float = 1.0
     runs: int = DEFAULT_RUNS
-    least: float = DEFAULT_LEAST
+    least: float = DEFAULT_MIN_PASS_RATE
     allows_refusal: bool = False
 
     @property
@@ -195,7 +195,7 @@ def _make_suite(value: Mapping[str, Any], path: Path) -> EvalSuite:
     reader = _Members(value, str(path))
     reader.require_known(("runs", "least", "now", "prices", "server", "model", "cases"))
     runs = reader.read("runs", DEFAULT_RUNS, _is_run_count, f"a number from 1 to {MAX_RUNS}")
-    least = reader.read("least", DEFAULT_LEAST, _is_share, "a share from 0 to 1")
+    least = reader.read("least", DEFAULT_MIN_PASS_RATE, _is_share, "a share from 0 to 1")
     cases = reader.read("cases", [], is_array, "a list")
     if len(cases) > MAX_CASES:
         raise UsageError(f"{path} has more than {MAX_CASES} cases", fix="split it into several suites")
@@ -382,7 +382,9 @@ def _check_matchers(value: Any, where: str) -> None:
 # -- Whether a suite fits the tools that a server lists.
 
 
-def check_suite(suite: EvalSuite, tools: Mapping[str, Mapping[str, Any]], *, is_searched: bool = False) -> list[str]:
+def collect_suite_warnings(
+    suite: EvalSuite, tools: Mapping[str, Mapping[str, Any]], *, is_searched: bool = False
+) -> list[str]:
     """Warnings about cases. Raises UsageError for a tool or an argument that the server does not have.
 
     A server that is searched lists only some of its tools, so a name that is not listed is no mistake there.

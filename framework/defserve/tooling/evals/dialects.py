@@ -44,21 +44,21 @@ class ToolReply(NamedTuple):
     is_error: bool = False
 
 
-class PersonSays(NamedTuple):
+class PersonMessage(NamedTuple):
     text: str
 
 
-class ModelSaid(NamedTuple):
+class ModelMessage(NamedTuple):
     """An answer before this one: of the model, or written in the case."""
 
     answer: ModelAnswer
 
 
-class ToolsReplied(NamedTuple):
+class ToolRepliesMessage(NamedTuple):
     replies: tuple[ToolReply, ...]
 
 
-Message: TypeAlias = PersonSays | ModelSaid | ToolsReplied
+ConversationMessage: TypeAlias = PersonMessage | ModelMessage | ToolRepliesMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ModelParameters:
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
 
 
-NO_PARAMETERS: Final = ModelParameters()
+NO_MODEL_PARAMETERS: Final = ModelParameters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class ModelRequest:
 
     model: str
     system: str
-    messages: tuple[Message, ...]
+    messages: tuple[ConversationMessage, ...]
     tools: tuple[Json, ...]
-    parameters: ModelParameters = NO_PARAMETERS
+    parameters: ModelParameters = NO_MODEL_PARAMETERS
     is_local: bool = True
 
     def to_wire(self) -> Json:
@@ -99,10 +99,10 @@ class ModelRequest:
         }
 
 
-def message_to_wire(message: Message) -> Json:
-    if isinstance(message, PersonSays):
+def message_to_wire(message: ConversationMessage) -> Json:
+    if isinstance(message, PersonMessage):
         return {"user": message.text}
-    if isinstance(message, ModelSaid):
+    if isinstance(message, ModelMessage):
         calls = [[call.name, call.arguments] for call in message.answer.calls]
         return {"assistant": message.answer.text, "calls": calls}
     return {"results": [[reply.text, reply.is_error] for reply in message.replies]}
@@ -137,7 +137,7 @@ def make_name_map(names: Sequence[str]) -> dict[str, str]:
 _FINE: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def clean_text(text: Any) -> str:
+def clean_endpoint_text(text: Any) -> str:
     """A text of an endpoint: composed characters, nothing hidden, nothing that looks like a secret."""
     return redact_text(normalize("NFC", text), limit=MAX_TEXT_LENGTH, multiline=True) if isinstance(text, str) else ""
 
@@ -162,7 +162,7 @@ def _make_call(name: Any, arguments: Any, id: Any) -> ModelCall:
         except (ValueError, RecursionError):
             arguments = None
     return ModelCall(
-        clean_text(name)[:200],
+        clean_endpoint_text(name)[:200],
         clean_value(arguments) if is_object(arguments) else None,
         id if isinstance(id, str) else "",
     )
@@ -195,9 +195,9 @@ def _id(call: ModelCall, at: int) -> str:
 def _chat_messages(request: ModelRequest) -> list[Json]:
     made: list[Json] = [{"role": "system", "content": request.system}] if request.system else []
     for message in request.messages:
-        if isinstance(message, PersonSays):
+        if isinstance(message, PersonMessage):
             made.append({"role": "user", "content": message.text})
-        elif isinstance(message, ModelSaid):
+        elif isinstance(message, ModelMessage):
             made.append(message.answer.raw or _chat_answer(message.answer))
         else:
             made += [
@@ -257,7 +257,7 @@ def _read_chat(body: Json) -> ModelAnswer:
     usage = _usage(object_or_empty(body.get("usage")), "prompt_tokens", "completion_tokens")
     sent = {name: message[name] for name in ("content", "tool_calls") if message.get(name) is not None}
     return ModelAnswer(
-        clean_text(message.get("content") or refusal),
+        clean_endpoint_text(message.get("content") or refusal),
         calls,
         stop,
         usage,
@@ -271,9 +271,9 @@ def _read_chat(body: Json) -> ModelAnswer:
 def _make_responses_body(request: ModelRequest) -> Json:
     items: list[Json] = []
     for message in request.messages:
-        if isinstance(message, PersonSays):
+        if isinstance(message, PersonMessage):
             items.append({"role": "user", "content": message.text})
-        elif isinstance(message, ModelSaid):
+        elif isinstance(message, ModelMessage):
             items += message.answer.raw or _responses_answer(message.answer)
         else:
             items += [
@@ -321,7 +321,7 @@ def _read_responses(body: Json) -> ModelAnswer:
     why = object_or_empty(body.get("incomplete_details")).get("reason")
     stop: AnswerStop = "refused" if refusals else _RESPONSES_STOPS.get(why, "end")
     usage = _usage(object_or_empty(body.get("usage")), "input_tokens", "output_tokens")
-    return ModelAnswer(clean_text("\n".join(map(str, texts or refusals))), calls, stop, usage, output)
+    return ModelAnswer(clean_endpoint_text("\n".join(map(str, texts or refusals))), calls, stop, usage, output)
 
 
 _RESPONSES_STOPS: Final[Mapping[Any, AnswerStop]] = {"max_output_tokens": "length", "content_filter": "filtered"}
@@ -337,10 +337,12 @@ def _anthropic_headers(key: str | None) -> dict[str, str]:
 def _make_anthropic_body(request: ModelRequest) -> Json:
     made: list[Json] = []
     for message in request.messages:
-        if isinstance(message, ModelSaid):
+        if isinstance(message, ModelMessage):
             made.append({"role": "assistant", "content": message.answer.raw or _anthropic_answer(message.answer)})
             continue
-        blocks = [{"type": "text", "text": message.text}] if isinstance(message, PersonSays) else _tool_results(message)
+        blocks = (
+            [{"type": "text", "text": message.text}] if isinstance(message, PersonMessage) else _tool_results(message)
+        )
         # All results, and what the person says after them, are one message.
         if made and made[-1]["role"] == "user":
             made[-1]["content"] += blocks
@@ -363,7 +365,7 @@ def _make_anthropic_body(request: ModelRequest) -> Json:
     )
 
 
-def _tool_results(message: ToolsReplied) -> list[Json]:
+def _tool_results(message: ToolRepliesMessage) -> list[Json]:
     return [
         {
             "type": "tool_result",
@@ -396,7 +398,7 @@ def _read_anthropic(body: Json) -> ModelAnswer:
     stop: AnswerStop = _ANTHROPIC_STOPS.get(body.get("stop_reason"), "end")
     said = object_or_empty(body.get("usage"))
     usage = _usage(said, "input_tokens+cache_creation_input_tokens+cache_read_input_tokens", "output_tokens")
-    return ModelAnswer(clean_text("\n".join(map(str, texts))), calls, stop, usage, content)
+    return ModelAnswer(clean_endpoint_text("\n".join(map(str, texts))), calls, stop, usage, content)
 
 
 _ANTHROPIC_STOPS: Final[Mapping[Any, AnswerStop]] = {
@@ -412,9 +414,9 @@ _ANTHROPIC_STOPS: Final[Mapping[Any, AnswerStop]] = {
 def _make_ollama_body(request: ModelRequest) -> Json:
     made: list[Json] = [{"role": "system", "content": request.system}] if request.system else []
     for message in request.messages:
-        if isinstance(message, PersonSays):
+        if isinstance(message, PersonMessage):
             made.append({"role": "user", "content": message.text})
-        elif isinstance(message, ModelSaid):
+        elif isinstance(message, ModelMessage):
             made.append(message.answer.raw or _ollama_answer(message.answer))
         else:
             made += [{"role": "tool", "tool_name": reply.call.name, "content": reply.text} for reply in message.replies]
@@ -454,7 +456,7 @@ def _read_ollama(body: Json) -> ModelAnswer:
     stop: AnswerStop = "length" if body.get("done_reason") == "length" else "end"
     usage = _usage(body, "prompt_eval_count", "eval_count")
     sent = {name: message[name] for name in ("content", "tool_calls", "thinking") if message.get(name) is not None}
-    return ModelAnswer(clean_text(message.get("content")), calls, stop, usage, {"role": "assistant", **sent})
+    return ModelAnswer(clean_endpoint_text(message.get("content")), calls, stop, usage, {"role": "assistant", **sent})
 
 
 def _drop_none(members: Json) -> Json:

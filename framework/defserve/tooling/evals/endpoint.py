@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 
 from defserve.auth.oauth import is_loopback
 from defserve.base.backoff import compute_backoff
-from defserve.base.http_connection import BrokenHttpConnection, NoHttpConnection
+from defserve.base.http_connection import BrokenHttpConnection, HttpConnectFailed
 from defserve.base.redaction import REDACTION_MASK, redact_text
-from defserve.client.links.http_client import HttpClient, ProxiedClient, RequestAddress, uses_http_proxy
+from defserve.client.links.http_client import OriginHttpClient, ProxiedClient, RequestAddress, uses_http_proxy
 from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.tooling.evals.dialects import DIALECTS, Dialect, ModelRequest
@@ -33,13 +33,13 @@ MAX_TRIES: Final = 5
 MAX_WAIT_SECONDS: Final = 120.0
 FIRST_WAIT_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 8.0
 DEFAULT_TIMEOUT_SECONDS: Final = 120.0
-MAX_TOKENS_TOTAL: Final = 200_000
+DEFAULT_MAX_TOKENS_TOTAL: Final = 200_000
 MIN_KEY_LENGTH: Final = 4
 """A shorter key is masked nowhere: it would mask common words."""
 
 STOPPING: Final = frozenset((400, 401, 403, 404, 405, 410, 413, 422))
 SPENT: Final = ("insufficient_quota", "billing", "credit balance", "quota exceeded")
-RANKER: Final = "ranker"
+RANKER_DIALECT: Final = "ranker"
 
 
 class EndpointFailure(DefserveError):
@@ -67,8 +67,8 @@ class ModelName(NamedTuple):
 def parse_model(text: str) -> ModelName:
     """Raises UsageError for a dialect that does not exist."""
     dialect, colon, name = text.partition(":")
-    if text == RANKER:
-        return ModelName(RANKER, "")
+    if text == RANKER_DIALECT:
+        return ModelName(RANKER_DIALECT, "")
     if dialect not in DIALECTS or not name.strip():
         known = ", ".join(f"{each}:NAME" for each in DIALECTS)
         fix = did_you_mean(dialect, DIALECTS, f"use {known} or ranker") if colon else f"use {known} or ranker"
@@ -85,7 +85,7 @@ class ModelAddress(NamedTuple):
     """Whether it is the vendor's own host."""
 
 
-def resolve_address(
+def resolve_model_address(
     model: ModelName, url: str | None, key_env: str | None, environment: Mapping[str, str] = os.environ
 ) -> ModelAddress:
     """Where requests go. A vendor's key goes to its own host alone, and no key over plain HTTP but to this machine.
@@ -115,7 +115,7 @@ def resolve_address(
 class TokenBudget:
     """Tokens of all requests. What an endpoint does not report is estimated."""
 
-    limit: int = MAX_TOKENS_TOTAL
+    limit: int = DEFAULT_MAX_TOKENS_TOTAL
     spent: int = 0
     reserved: int = 0
 
@@ -149,7 +149,7 @@ class ModelEndpoint:
     wait: Callable[[float], Awaitable[object]] = asyncio.sleep
     requests: int = 0
     _has_answered: bool = False
-    _client: HttpClient | ProxiedClient | None = None
+    _client: OriginHttpClient | ProxiedClient | None = None
     _refusal: EndpointRefusal | None = None
 
     async def __aenter__(self) -> ModelEndpoint:
@@ -157,7 +157,7 @@ class ModelEndpoint:
         headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "defserve-eval"}
         try:
             headers |= self.dialect.make_headers(self.address.key)
-            self._client = ProxiedClient(where, headers) if uses_http_proxy(where) else HttpClient(where, headers)
+            self._client = ProxiedClient(where, headers) if uses_http_proxy(where) else OriginHttpClient(where, headers)
         except ValueError:
             raise UsageError("the key has characters that HTTP cannot carry", fix="copy it again") from None
         return self
@@ -205,12 +205,12 @@ class ModelEndpoint:
                 target = RequestAddress(self.address.url).target
                 response = await self._client.send("POST", target, {}, content)
                 try:
-                    return response.status, response.headers, await response.read_start(MAX_ANSWER_BYTES)
+                    return response.status, response.headers, await response.read_body_start(MAX_ANSWER_BYTES)
                 finally:
                     await response.aclose()
         except TimeoutError:
             raise _Retry(f"no answer within {self.timeout:g} s") from None
-        except NoHttpConnection as error:
+        except HttpConnectFailed as error:
             if self._has_answered:
                 raise _Retry(f"the connection failed: {self._clean(str(error))}") from None
             # It's more likely not there than busy: waiting for it, run by run, only hides what is wrong.
@@ -224,7 +224,7 @@ class ModelEndpoint:
         )
         return (
             f"nobody answers at {RequestAddress(self.address.url)}: {error}\n"
-            f"  fix: {start}, or name another endpoint with --url; --model {RANKER} needs none"
+            f"  fix: {start}, or name another endpoint with --url; --model {RANKER_DIALECT} needs none"
         )
 
     def _read(self, status: int, headers: Mapping[str, str], data: bytes, estimate: int) -> ModelAnswer:

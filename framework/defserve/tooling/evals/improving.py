@@ -17,12 +17,12 @@ from defserve.core.json_values import is_array
 from defserve.errors import UsageError
 from defserve.search.entries import make_listed_entry
 from defserve.search.ranking import NO_FILTER as NO_ENTRY_FILTER
-from defserve.search.ranking import ClosePair, ToolIndex, find_close_pairs
+from defserve.search.ranking import SimilarToolPair, ToolIndex, find_similar_tool_pairs
 from defserve.search.scores import weigh_stems
 from defserve.tooling.evals.cases import EvalCase, Expectation, ExpectedCall
-from defserve.tooling.evals.dialects import ModelRequest, PersonSays
+from defserve.tooling.evals.dialects import ModelRequest, PersonMessage
 from defserve.tooling.evals.judging import (
-    FRESH_RUNS,
+    FRESH_RUNS_PER_SUSPECT,
     FreshTallies,
     GateResult,
     ModelAnswer,
@@ -33,7 +33,7 @@ from defserve.tooling.evals.judging import (
     judge_change,
 )
 from defserve.tooling.evals.recordings import Recording, StaleRecording
-from defserve.tooling.evals.reports import find_lost_pairs
+from defserve.tooling.evals.reports import find_confused_pairs
 from defserve.tooling.evals.running import (
     CaseOutcome,
     Definitions,
@@ -43,7 +43,7 @@ from defserve.tooling.evals.running import (
     tally_other_recording,
 )
 from defserve.tooling.lint.definitions import ItemDefinition, ServerDefinitions
-from defserve.tooling.lint.wording_rules import find_hidden_text, find_prompt_injections, long_descriptions
+from defserve.tooling.lint.wording_rules import find_hidden_text, find_long_descriptions, find_prompt_injections
 
 Json: TypeAlias = dict[str, Any]
 
@@ -63,7 +63,7 @@ async def compare_with_baseline(
             fix="compare recordings of one model",
         )
     cases = {outcome.case.name: outcome.case for outcome in outcomes}
-    old_definitions = runner.definitions.with_head(baseline.head)
+    old_definitions = runner.definitions.with_recorded_definitions(baseline.head)
     old = await tally_other_recording(runner, cases.values(), baseline)
 
     async def run_fresh(name: str) -> FreshTallies | None:
@@ -77,7 +77,12 @@ async def compare_with_baseline(
 
 
 async def _run_in_turns(
-    runner: SuiteRunner, case: EvalCase, old: Definitions, new: Definitions, label: str, runs: int = FRESH_RUNS
+    runner: SuiteRunner,
+    case: EvalCase,
+    old: Definitions,
+    new: Definitions,
+    label: str,
+    runs: int = FRESH_RUNS_PER_SUSPECT,
 ) -> FreshTallies | None:
     """As many runs with the old definitions as with the new ones. None if one is missing."""
     outcomes: tuple[list[RunOutcome], list[RunOutcome]] = ([], [])
@@ -96,7 +101,7 @@ def make_ranker_ask() -> Callable[[ModelRequest], Awaitable[ModelAnswer]]:
     """A "model" that calls what the ranker puts first for the person's last words. Too weak to judge a case."""
 
     async def ask(request: ModelRequest) -> ModelAnswer:
-        said = [message.text for message in request.messages if isinstance(message, PersonSays)]
+        said = [message.text for message in request.messages if isinstance(message, PersonMessage)]
         index = ToolIndex([make_listed_entry(tool) for tool in request.tools], weigh_stems, None)
         hits = index.search(said[-1] if said else "", "hybrid", NO_ENTRY_FILTER).hits
         return ModelAnswer(calls=(ModelCall(hits[0].entry.name, {}),)) if hits else ModelAnswer("no tool fits")
@@ -104,7 +109,7 @@ def make_ranker_ask() -> Callable[[ModelRequest], Awaitable[ModelAnswer]]:
     return ask
 
 
-def strip_arguments(case: EvalCase) -> EvalCase:
+def make_tools_only_case(case: EvalCase) -> EvalCase:
     """A case that asks for tools alone, once: the ranker gives the same answer each time, and no arguments."""
     turn = case.turns[0]
     calls = tuple(ExpectedCall(call.tool, {}) for call in turn.expect.calls)
@@ -113,7 +118,7 @@ def strip_arguments(case: EvalCase) -> EvalCase:
     )
 
 
-def strip_schemas(definitions: Definitions) -> Definitions:
+def with_open_schemas(definitions: Definitions) -> Definitions:
     """The same tools, which take anything."""
     open_schema = {"type": "object", "additionalProperties": True}
     bare = {name: {**tool, "inputSchema": open_schema} for name, tool in definitions.facts.tools.items()}
@@ -126,10 +131,12 @@ def strip_schemas(definitions: Definitions) -> Definitions:
 MAX_DRAFT_PAIRS: Final = 50
 
 
-def find_untested_pairs(definitions: Definitions, cases: Iterable[EvalCase]) -> list[ClosePair]:
+def find_untested_pairs(definitions: Definitions, cases: Iterable[EvalCase]) -> list[SimilarToolPair]:
     """Pairs of tools that could be mixed up, and that are not both expected by some case."""
     tested = {tool for case in cases for tool in case.tools}
-    pairs = find_close_pairs([make_listed_entry(tool) for tool in definitions.facts.tools.values()], DRAFT_LIKENESS)
+    pairs = find_similar_tool_pairs(
+        [make_listed_entry(tool) for tool in definitions.facts.tools.values()], DRAFT_LIKENESS
+    )
     return [pair for pair in pairs if not {pair.one.name, pair.other.name} <= tested][:MAX_DRAFT_PAIRS]
 
 
@@ -206,7 +213,7 @@ async def suggest_description(
 ) -> Suggestion:
     """Find the pair that loses most on the tuning half, ask for other descriptions, and judge the best on the rest."""
     tuning = [outcome for outcome in outcomes if not is_held(outcome.case.name)]
-    lost = find_lost_pairs(tuning, runner.definitions)
+    lost = find_confused_pairs(tuning, runner.definitions)
     if not lost:
         return Suggestion(problem="no tool loses to another in the tuning half of the cases")
     tool, rival = lost[0]["expected"], lost[0]["called"]
@@ -229,7 +236,7 @@ async def suggest_description(
     trial = replace(runner, recording=None)
     asked = [outcome.case for outcome in tuning if {tool, rival} & set(outcome.case.tools)]
     best = await _choose_best(trial, tool, asked, proposals)
-    looks = runner.recording.count_look() if runner.recording is not None else 1
+    looks = runner.recording.count_held_out_look() if runner.recording is not None else 1
     return await _judge_held(trial, tool, rival, held, best, looks)
 
 
@@ -246,7 +253,7 @@ def _make_proposal_request(
     unique = list({json.dumps(each, sort_keys=True): each for each in failed}.values())[:MAX_FAILURES_SHOWN]
     asked = {"tool_that_lost": tool, "other_tool": rival, "definitions": shown, "failures": unique}
     text = json.dumps(asked, ensure_ascii=False, indent=1)
-    return ModelRequest(runner.model.name, _TASK, (PersonSays(text),), (), runner.parameters, runner.is_local)
+    return ModelRequest(runner.model.name, _TASK, (PersonMessage(text),), (), runner.parameters, runner.is_local)
 
 
 def _parse_proposals(text: str) -> list[str]:
@@ -263,7 +270,7 @@ def is_clean_description(definitions: Definitions, tool: str, description: str) 
     """Whether `check`'s rules for texts have nothing against a description."""
     wire = {**definitions.facts.tools[tool], "description": description}
     server = ServerDefinitions((ItemDefinition("tool", tool, wire),))
-    rules = (find_hidden_text, find_prompt_injections, long_descriptions)
+    rules = (find_hidden_text, find_prompt_injections, find_long_descriptions)
     return not any(next(iter(rule(server)), None) for rule in rules)
 
 

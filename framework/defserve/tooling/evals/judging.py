@@ -431,7 +431,7 @@ MIN_FALL: Final = 0.02
 """Points that the score must fall, however sure the fall is."""
 SUSPECT_P: Final = 0.2
 CASE_P: Final = 0.01
-FRESH_RUNS: Final = 20
+FRESH_RUNS_PER_SUSPECT: Final = 20
 """Runs of a suspect with the old definitions, and as many with the new ones."""
 
 
@@ -460,7 +460,7 @@ class GateResult(NamedTuple):
         return self.is_suite_worse or bool(self.worse_cases)
 
     @property
-    def unchecked(self) -> tuple[str, ...]:
+    def unchecked_suspects(self) -> tuple[str, ...]:
         """Suspects without fresh runs: nobody knows whether they are worse."""
         return tuple(name for name, fresh in self.suspects.items() if fresh is None)
 

@@ -74,7 +74,7 @@ class RecordedAnswer(NamedTuple):
     tools: tuple[Json, ...] | None = None
 
 
-def compute_key(dialect: str, request: ModelRequest, run: int | str) -> str:
+def compute_request_key(dialect: str, request: ModelRequest, run: int | str) -> str:
     """The key of a request: the same for whoever would ask the same."""
     asked = {"format": FORMAT, "dialect": dialect, **request.to_wire(), "run": run}
     return sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -125,7 +125,7 @@ class Recording:
         self.answers[key] = recorded
         self._write_line({"key": key, "case": case, "run": run, "turn": turn, **encode_answer(recorded)})
 
-    def count_look(self) -> int:
+    def count_held_out_look(self) -> int:
         """Count a look at the held-out half, in the file as well. Returns the count."""
         self.looks += 1
         self._write_line({"look": self.looks})
@@ -257,7 +257,7 @@ def _pairs(values: Iterable[Any]) -> list[tuple[Any, Any]]:
 # -- Why a replay finds nothing: which definitions are others than those that were recorded.
 
 
-def explain_stale(
+def explain_stale_recording(
     head: RecordingHead | None, now: RecordingHead, known: frozenset[str], missing: Sequence[str]
 ) -> list[str]:
     """One line for each reason, with the tools that changed."""

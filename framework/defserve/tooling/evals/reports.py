@@ -15,7 +15,7 @@ from defserve.base.html_pages import render_html_page
 from defserve.base.redaction import escape_unprintable
 from defserve.search.entries import STOP_WORDS, split_words, stem_word
 from defserve.tooling.evals.cases import EvalSuite
-from defserve.tooling.evals.endpoint import RANKER, ModelName, estimate_request_tokens
+from defserve.tooling.evals.endpoint import RANKER_DIALECT, ModelName, estimate_request_tokens
 from defserve.tooling.evals.judging import (
     SPECIAL_LABELS,
     GateResult,
@@ -51,7 +51,7 @@ def make_report(
     gate: GateResult | None = None,
 ) -> Json:
     """The whole report. Text in it that a model, an endpoint or a server wrote is escaped where it's shown."""
-    cases = [_report_case(outcome, is_judged=model.dialect != RANKER) for outcome in outcomes]
+    cases = [_report_case(outcome, is_judged=model.dialect != RANKER_DIALECT) for outcome in outcomes]
     judged = [case for case in cases if case["runs"]]
     rates, weights = [case["rate"] for case in judged], [case["weight"] for case in judged]
     low, high = compute_bootstrap_interval(rates, weights)
@@ -62,12 +62,12 @@ def make_report(
         "format": REPORT_FORMAT,
         "suite": suite.path.name,
         "model": str(model),
-        "is_judged": model.dialect != RANKER,
-        "verdict": judge_suite(cases, stopped=bool(stopped), gate=gate) if model.dialect != RANKER else None,
+        "is_judged": model.dialect != RANKER_DIALECT,
+        "verdict": judge_suite(cases, stopped=bool(stopped), gate=gate) if model.dialect != RANKER_DIALECT else None,
         "score": {"mean": compute_weighted_mean(rates, weights), "low": low, "high": high} if judged else None,
         "cases": cases,
         "matrix": make_matrix(outcomes),
-        "lost": find_lost_pairs(outcomes, definitions),
+        "lost": find_confused_pairs(outcomes, definitions),
         "lost_by_search": sorted({run.case for outcome in outcomes for run in outcome.runs if run.lost_by_search}),
         "tokens": {
             "definitions": estimate_request_tokens(list(definitions.tools)),
@@ -121,12 +121,12 @@ def judge_suite(cases: Iterable[Mapping[str, Any]], *, stopped: bool = False, ga
         return "worse"
     if "fail" in verdicts and gate is None:
         return "fail"
-    if stopped or "incomplete" in verdicts or (gate is not None and gate.unchecked):
+    if stopped or "incomplete" in verdicts or (gate is not None and gate.unchecked_suspects):
         return "incomplete"
     return "unclear" if "unclear" in verdicts and gate is None else "pass"
 
 
-EXIT_CODES: Final[Mapping[str | None, int]] = {
+VERDICT_EXIT_CODES: Final[Mapping[str | None, int]] = {
     None: EXIT_OK,
     "pass": EXIT_OK,
     "unclear": EXIT_OK,
@@ -150,7 +150,7 @@ def make_matrix(outcomes: Iterable[CaseOutcome]) -> Json:
 # -- Which tool loses to which, and which words they share.
 
 
-def find_lost_pairs(outcomes: Sequence[CaseOutcome], definitions: Definitions) -> list[Json]:
+def find_confused_pairs(outcomes: Sequence[CaseOutcome], definitions: Definitions) -> list[Json]:
     """Each pair of tools where one was called for the other, most often lost first."""
     lost: dict[tuple[str, str], list[str]] = {}
     for outcome in outcomes:
@@ -259,7 +259,7 @@ def format_interval(low: float, high: float) -> str:
     return f"{low * 100:.0f}-{high * 100:.0f} %"
 
 
-def format_instead(case: Mapping[str, Any]) -> str:
+def format_mistaken_calls(case: Mapping[str, Any]) -> str:
     """`lend 3, none 1`."""
     return ", ".join(f"{label} {count}" for label, count in case["instead"].items())
 
@@ -271,7 +271,7 @@ def format_score(report: Json) -> str:
     return f"score {score['mean'] * 100:.0f} % ({format_interval(score['low'], score['high'])})"
 
 
-def format_lost_pair(pair: Mapping[str, Any]) -> str:
+def format_confused_pair(pair: Mapping[str, Any]) -> str:
     """`lost: return_ to lend (21); both say "book", "person"`."""
     shared = ", ".join(f'"{word}"' for word in pair["shared"])
     only = ", ".join(f'"{word}"' for word in pair["only_winner"])
@@ -317,7 +317,7 @@ def render_html(report: Json) -> bytes:
             format_tally(case),
             format_interval(case["low"], case["high"]),
             case["verdict"] or "",
-            format_instead(case),
+            format_mistaken_calls(case),
             "; ".join(case["reasons"]),
         )
         for case in report["cases"]
@@ -330,7 +330,7 @@ def render_html(report: Json) -> bytes:
         for expected, counts in report["matrix"].items()
     ]
     parts.append(_table(("", *columns), matrix))
-    lines = [format_lost_pair(pair) for pair in report["lost"]]
+    lines = [format_confused_pair(pair) for pair in report["lost"]]
     if report["gate"] is not None:
         lines += iter_gate_lines(report["gate"])
     lines += [f"lost by search: {name}" for name in report["lost_by_search"]]

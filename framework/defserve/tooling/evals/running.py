@@ -27,21 +27,27 @@ from defserve.protocols.mgp.tool_catalogue import CALL_TOOL, DISCOVER_TOOL, EVIC
 from defserve.tooling.evals.cases import EvalCase, EvalTurn
 from defserve.tooling.evals.dialects import (
     DIALECTS,
-    NO_PARAMETERS,
-    Message,
+    NO_MODEL_PARAMETERS,
+    ConversationMessage,
+    ModelMessage,
     ModelParameters,
     ModelRequest,
-    ModelSaid,
-    PersonSays,
+    PersonMessage,
+    ToolRepliesMessage,
     ToolReply,
-    ToolsReplied,
-    clean_text,
+    clean_endpoint_text,
     make_name_map,
 )
 from defserve.tooling.evals.endpoint import BudgetSpent, EndpointFailure, EndpointRefusal, ModelName
 from defserve.tooling.evals.judging import Judgement, ModelAnswer, ModelCall, Tally, ToolFacts, judge_turn
-from defserve.tooling.evals.recordings import RecordedAnswer, Recording, RecordingHead, StaleRecording, compute_key
-from defserve.tooling.listing import check_items
+from defserve.tooling.evals.recordings import (
+    RecordedAnswer,
+    Recording,
+    RecordingHead,
+    StaleRecording,
+    compute_request_key,
+)
+from defserve.tooling.listing import check_listed_items
 
 Json: TypeAlias = dict[str, Any]
 ToolMode: TypeAlias = Literal["canned", "dry", "real"]
@@ -50,10 +56,10 @@ RunStatus: TypeAlias = Literal["passed", "failed", "missing"]
 CONCURRENT_RUNS: Final = 4
 MAX_REQUESTS: Final = 8
 """Requests of one run."""
-MANY_TOOLS: Final = 128
+MANY_TOOLS_THRESHOLD: Final = 128
 MAX_RESULT_LENGTH: Final = 50_000
 METHOD_NOT_FOUND: Final = MethodNotFound.code
-NOT_RUN: Final = "not run"
+NOT_RUN_REASON: Final = "not run"
 NOT_EXECUTED: Final = "not executed in an eval"
 SEARCH_TOOLS: Final = frozenset((DISCOVER_TOOL, REQUEST_TOOL, SESSION_TOOL, EVICT_TOOL))
 WHOLE_LIST_CLIENT: Final = "defserve tooling"
@@ -85,10 +91,10 @@ class Definitions:
         """Tool → its name for the model, where that is another."""
         return {real: shown for shown, real in self.real_names.items() if real != shown}
 
-    def make_head(self, model: ModelName) -> RecordingHead:
+    def make_recording_head(self, model: ModelName) -> RecordingHead:
         return RecordingHead(model, self.system, self.tools)
 
-    def with_head(self, head: RecordingHead) -> Definitions:
+    def with_recorded_definitions(self, head: RecordingHead) -> Definitions:
         """The definitions of another recording. How tools are marked is not in it, and stays as it is now."""
         tools = {self.real_names.get(str(tool["name"]), str(tool["name"])): tool for tool in head.tools}
         return replace(self, system=head.system, tools=head.tools, facts=self.facts._replace(tools=tools))
@@ -101,7 +107,7 @@ class Definitions:
 
 async def list_definitions(client: Client, whole: Sequence[Json] | None = None, now: str | None = None) -> Definitions:
     """What the server of this client shows a model. `whole` is every tool, if a search hides some of them."""
-    listed = [tool for tool in check_items("tools", await client.tools()) if _is_for_models(tool)]
+    listed = [tool for tool in check_listed_items("tools", await client.tools()) if _is_for_models(tool)]
     names = make_name_map([str(tool["name"]) for tool in listed])
     known = {str(tool["name"]): tool for tool in (*(whole or ()), *listed)}
     risks = {name: parse_tool_security(name, tool).risk for name, tool in known.items()}
@@ -168,12 +174,12 @@ class SuiteRunner:
     allow: Sequence[str] = ()
     connect: Connect | None = None
     client_name: str | None = None
-    parameters: ModelParameters = NO_PARAMETERS
+    parameters: ModelParameters = NO_MODEL_PARAMETERS
     is_local: bool = True
     stopped: str = ""
     """Why the rest was not run."""
 
-    def count_missing(self, cases: Iterable[EvalCase]) -> int:
+    def count_missing_requests(self, cases: Iterable[EvalCase]) -> int:
         """The requests that a run would make now, if each turn takes one."""
         return sum(
             len(case.turns)
@@ -222,7 +228,7 @@ class SuiteRunner:
             return RunOutcome(case.name, run, "missing", reason=str(error))
         except (EndpointRefusal, BudgetSpent) as error:
             self.stopped = self.stopped or str(error)
-            return RunOutcome(case.name, run, "missing", reason=NOT_RUN)
+            return RunOutcome(case.name, run, "missing", reason=NOT_RUN_REASON)
 
     async def _converse(self, case: EvalCase, run: int | str, given: Definitions, *, is_live: bool) -> RunOutcome:
         async with AsyncExitStack() as stack:
@@ -237,7 +243,7 @@ class SuiteRunner:
         self, request: ModelRequest, case: EvalCase, run: int | str, is_live: bool
     ) -> tuple[str, RecordedAnswer | None, ModelAnswer]:
         """The key of a request, what was recorded for it, and the answer. Raises StaleRecording, EndpointFailure."""
-        key = compute_key(self.model.dialect, request, run)
+        key = compute_request_key(self.model.dialect, request, run)
         if is_live and self.ask is not None:
             return key, None, await self.ask(request)
         recorded = self.recording.find_answer(key) if self.recording is not None else None
@@ -245,12 +251,12 @@ class SuiteRunner:
             raise StaleRecording(case.name)
         return key, recorded, recorded.answer
 
-    def make_request(self, messages: Sequence[Message], given: Definitions) -> ModelRequest:
+    def make_request(self, messages: Sequence[ConversationMessage], given: Definitions) -> ModelRequest:
         return ModelRequest(self.model.name, given.system, tuple(messages), given.tools, self.parameters, self.is_local)
 
     def _first_key(self, case: EvalCase, run: int) -> str:
         request = self.make_request(_make_first_messages(case), self.definitions)
-        return compute_key(self.model.dialect, request, run)
+        return compute_request_key(self.model.dialect, request, run)
 
     def can_run(self, tool: str) -> bool:
         """Whether a call may really run: safe tools, and those that were allowed. Dangerous ones never by a pattern."""
@@ -260,12 +266,12 @@ class SuiteRunner:
         return any(tool == name or (risk != "dangerous" and fnmatchcase(tool, name)) for name in self.allow)
 
 
-def _make_first_messages(case: EvalCase) -> list[Message]:
-    given: list[Message] = [
-        PersonSays(message.text) if message.role == "user" else ModelSaid(ModelAnswer(message.text))
+def _make_first_messages(case: EvalCase) -> list[ConversationMessage]:
+    given: list[ConversationMessage] = [
+        PersonMessage(message.text) if message.role == "user" else ModelMessage(ModelAnswer(message.text))
         for message in case.messages
     ]
-    return [*given, PersonSays(case.turns[0].say)] if case.turns[0].say else given
+    return [*given, PersonMessage(case.turns[0].say)] if case.turns[0].say else given
 
 
 class _Conversation:
@@ -292,7 +298,7 @@ class _Conversation:
         judgement = Judgement(False, "none")
         for number, turn in enumerate(self.case.turns, 1):
             if number > 1 and turn.say:
-                self.messages.append(PersonSays(turn.say))
+                self.messages.append(PersonMessage(turn.say))
             judgement = await self._run_turn(number, turn)
             if not judgement.passed or number == len(self.case.turns):
                 return self._make_outcome(turn, judgement)
@@ -359,12 +365,12 @@ class _Conversation:
         if recorded is None and self.runner.recording is not None:
             stored = RecordedAnswer(replace(answer, raw=None), replies, self.case.name, listed)
             self.runner.recording.store_answer(key, self.case.name, self.run, number, stored)
-        self.messages.append(ModelSaid(answer))
+        self.messages.append(ModelMessage(answer))
         if is_dry:
             self.rejected = next((reply for reply in replies if reply.is_error), None)
             replies = ()
         if replies:
-            self.messages.append(ToolsReplied(replies))
+            self.messages.append(ToolRepliesMessage(replies))
             self.searches += [
                 reply.text for reply, call in zip(replies, meant, strict=False) if call.name == DISCOVER_TOOL
             ]
@@ -401,7 +407,7 @@ class _Conversation:
         try:
             result = await self.client.call_raw(call.name, dict(call.arguments or {}))
         except DefserveError as error:
-            return ToolReply(sent, clean_text(str(error)), is_error=True)
+            return ToolReply(sent, clean_endpoint_text(str(error)), is_error=True)
         return ToolReply(sent, format_tool_result(result), is_error=result.get("isError") is True)
 
 
@@ -410,9 +416,9 @@ async def _validate(client: Client, sent: ModelCall, call: ModelCall) -> ToolRep
     try:
         answer = await client.request("tools/validate", {"name": call.name, "arguments": dict(call.arguments or {})})
     except PeerError as error:
-        return ToolReply(sent, clean_text(error.message), is_error=error.code != METHOD_NOT_FOUND)
+        return ToolReply(sent, clean_endpoint_text(error.message), is_error=error.code != METHOD_NOT_FOUND)
     found = [object_or_empty(each).get("reason") for each in answer.get("problems") or ()]
-    return ToolReply(sent, clean_text(str(found[0])) if found else "valid", is_error=bool(found))
+    return ToolReply(sent, clean_endpoint_text(str(found[0])) if found else "valid", is_error=bool(found))
 
 
 def _refuse(call: ModelCall) -> ToolReply:
@@ -431,7 +437,7 @@ def format_tool_result(result: Json) -> str:
         if is_object(block) and block.get("type") == "text"
     ]
     text = "\n".join(texts) if texts else json.dumps(result.get("structuredContent"), ensure_ascii=False)
-    return clean_text(text[:MAX_RESULT_LENGTH])
+    return clean_endpoint_text(text[:MAX_RESULT_LENGTH])
 
 
 # -- What a whole suite came to.
@@ -469,7 +475,7 @@ async def tally_other_recording(
     assert recording.head is not None
     older = replace(
         runner,
-        definitions=runner.definitions.with_head(recording.head),
+        definitions=runner.definitions.with_recorded_definitions(recording.head),
         recording=recording,
         ask=None,
     )

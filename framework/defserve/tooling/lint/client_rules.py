@@ -38,7 +38,7 @@ class Client(NamedTuple):
     instructions: int | None = None
 
 
-CLIENTS: Final[Mapping[str, Client]] = {
+LINTED_CLIENTS: Final[Mapping[str, Client]] = {
     "chatgpt": Client(
         "ChatGPT",
         _NAME_64,
@@ -91,7 +91,7 @@ class ClientFinding(NamedTuple):
 
 def find_client_problems(found: ServerDefinitions, name: str) -> Iterator[ClientFinding]:
     """What a client of the table would refuse, and what it would not tell its model."""
-    client, server = CLIENTS[name], str(found.info.get("name") or "")
+    client, server = LINTED_CLIENTS[name], str(found.info.get("name") or "")
     listed = [tool for tool in found.tools if tool.tokens]
     told = set[str]()
     for tool in found.tools:

@@ -79,7 +79,7 @@ class ItemDefinition:
         meta: Any = self.wire.get("_meta")
         ui: Any = meta.get("ui") if is_mapping(meta) else None
         audience = ui.get("visibility") if is_mapping(ui) else None
-        return 0 if is_array(audience) and "model" not in audience else count_definition_tokens(self.wire)
+        return 0 if is_array(audience) and "model" not in audience else estimate_definition_tokens(self.wire)
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Every text that a model reads, each with its place."""
@@ -169,7 +169,7 @@ class ServerDefinitions:
         return sum(tool.tokens for tool in self.tools)
 
 
-def count_definition_tokens(tool: Mapping[str, Any]) -> int:
+def estimate_definition_tokens(tool: Mapping[str, Any]) -> int:
     """An estimate of what a tool costs: a quarter of the characters that hosts give to models."""
     given = {member: tool[member] for member in ("name", "description", "inputSchema") if member in tool}
     return -(-len(json.dumps(given, ensure_ascii=False, separators=(",", ":"))) // CHARACTERS_PER_TOKEN)
@@ -209,10 +209,12 @@ def _of_wire(kind: str, wire: Mapping[str, Any]) -> ItemDefinition:
     security = get_security_block(wire)
     # What its validator checks cannot be seen here. It is enough that there is one.
     guarded = security.get("validator", "none") != "none"
-    return ItemDefinition(kind, name, wire, parameters=read_parameters(wire, lambda _: guarded), security=security)
+    return ItemDefinition(
+        kind, name, wire, parameters=parse_tool_parameters(wire, lambda _: guarded), security=security
+    )
 
 
-def read_parameters(wire: Mapping[str, Any], guarded: Callable[[str], bool]) -> tuple[ToolParameter, ...]:
+def parse_tool_parameters(wire: Mapping[str, Any], guarded: Callable[[str], bool]) -> tuple[ToolParameter, ...]:
     schema: Any = wire.get("inputSchema") or {}
     properties: Mapping[str, Any] = schema.get("properties") or {}
     return tuple(ToolParameter(name, below, guarded(name)) for name, below in properties.items() if is_mapping(below))
@@ -282,10 +284,10 @@ def problems(tools: Iterable[Mapping[str, Any]], name: str, arguments: Mapping[s
 
 
 def _broken(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    from defserve.binding.explicit_schema import find_schema_errors
+    from defserve.binding.explicit_schema import find_instance_errors
 
     try:
-        errors = find_schema_errors(dict(arguments), dict(schema), MAX_PROBLEMS, with_formats=True)
+        errors = find_instance_errors(dict(arguments), dict(schema), MAX_PROBLEMS, with_formats=True)
     except Exception as error:
         return [f"its schema cannot be used: {error}"]
     return [f"{_path(error.absolute_path)}{error.message}" for error in errors]
@@ -305,7 +307,7 @@ def _close(name: str, known: Mapping[str, Any]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def read_call(value: Any) -> tuple[str, Mapping[str, Any]] | None:
+def parse_tool_call(value: Any) -> tuple[str, Mapping[str, Any]] | None:
     """The name and arguments of a call: `{"name": …, "arguments": {…}}`, or a whole `tools/call` request."""
     call: Any = value.get("params") if is_mapping(value) and "params" in value else value
     if not is_mapping(call) or not isinstance(call.get("name"), str):

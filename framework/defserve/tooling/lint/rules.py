@@ -23,8 +23,8 @@ from defserve.tooling.lint.definitions import (
     ServedSkill,
     ServerDefinitions,
     StateSchema,
+    parse_tool_parameters,
     read_listed_definitions,
-    read_parameters,
 )
 from defserve.tooling.listing import ServerListing
 
@@ -54,7 +54,7 @@ LINT_RULES: Final[dict[str, LintRule]] = {
     "long-description": LintRule(
         "warning",
         f"a description of more than {wording_rules.MAX_DESCRIPTION_LENGTH} characters",
-        wording_rules.long_descriptions,
+        wording_rules.find_long_descriptions,
     ),
     "hidden-characters": LintRule(
         "error", "invisible, direction or tag characters in what a model reads", wording_rules.find_hidden_text
@@ -133,7 +133,7 @@ LINT_RULES: Final[dict[str, LintRule]] = {
 # -- Applies every rule and sorts what they find.
 
 
-class LintComplaint(NamedTuple):
+class RuleFinding(NamedTuple):
     """A finding, and the rule that made it."""
 
     rule: str
@@ -144,10 +144,10 @@ class LintComplaint(NamedTuple):
         return {"rule": self.rule, "level": self.level, **self.finding._asdict()}
 
 
-def run_lint_rules(found: ServerDefinitions, ignore: Collection[str] = ()) -> list[LintComplaint]:
+def run_lint_rules(found: ServerDefinitions, ignore: Collection[str] = ()) -> list[RuleFinding]:
     """What every rule that is not ignored finds; errors first, then in the order of the source."""
     made = [
-        LintComplaint(name, rule.level, finding)
+        RuleFinding(name, rule.level, finding)
         for name, rule in LINT_RULES.items()
         if name not in ignore
         for finding in rule.look(found)
@@ -209,7 +209,7 @@ def _complete_definition(item: ItemDefinition, declared: Any) -> ItemDefinition:
         item,
         returns=find_result_annotation(signature),
         text=declared.options.text,
-        parameters=read_parameters(item.wire, lambda name: named or name in in_types),
+        parameters=parse_tool_parameters(item.wire, lambda name: named or name in in_types),
         # What the framework offers by itself judges its arguments: code runs in a sandbox.
         trusts="none" in validators or str(item.function.__module__).startswith("defserve."),
     )

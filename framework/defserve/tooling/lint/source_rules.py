@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from defserve.base.hidden_characters import describe_hidden_characters as hidden_in
+from defserve.base.hidden_characters import iter_hidden_character_notes as hidden_in
 from defserve.context import Context
 from defserve.core.json_values import as_list, is_mapping
 from defserve.tooling.lint.definitions import (

@@ -17,7 +17,7 @@ from defserve.core.json_values import as_list, is_array, is_mapping, is_object
 from defserve.errors import UsageError
 from defserve.protocols.mcp.app_policy import APP_MIME_TYPE
 from defserve.tooling.lint.definitions import ItemDefinition, LintFinding, ServerDefinitions, make_finding
-from defserve.tooling.packaging.project_documents import MAX_META_BYTES, schema_problems
+from defserve.tooling.packaging.project_documents import MAX_META_BYTES, iter_document_schema_problems
 
 MAX_NAME_LENGTH: Final = 64
 MAX_STATUS_LENGTH: Final = 64
@@ -79,13 +79,13 @@ Findings = Iterator[LintFinding]
 
 def find_store_problems(submission: Submission, store: str) -> Iterator[StoreFinding]:
     """Why a store of the table would refuse a server, or ask about it."""
-    for rule in STORES[store]:
+    for rule in STORE_RULE_SETS[store]:
         level, _, look = STORE_CHECKS[rule]
         for finding in look(submission):
             yield StoreFinding(rule, level, finding)
 
 
-def read_submission(server: ServerDefinitions) -> Submission:
+def build_submission(server: ServerDefinitions) -> Submission:
     """The server, with the files of the project that its functions are in."""
     place = next((item.where.rpartition(":")[0] for item in server.items if item.where), "")
     folders = list(Path(place).resolve().parents)[:4] if place else []
@@ -343,7 +343,7 @@ def _find_registry_problems(given: Submission) -> Findings:
     for problem, fix in _iter_registry_problems(file.document):
         words, text = problem
         yield LintFinding("server.json", file.find_line(*words), text, fix)
-    for found in schema_problems(file.document, "server"):
+    for found in iter_document_schema_problems(file.document, "server"):
         place = found.problem.removeprefix("server.json: ").partition(":")[0].rpartition(".")[2]
         yield LintFinding("server.json", file.find_line(f'"{place}"'), found.problem.partition(": ")[2], found.fix)
 
@@ -440,7 +440,7 @@ STORE_CHECKS: Final[Mapping[str, tuple[Level, str, Callable[[Submission], Findin
 }
 """Rule → its level, what it finds, and the function that looks."""
 
-STORES: Final[Mapping[str, tuple[str, ...]]] = {
+STORE_RULE_SETS: Final[Mapping[str, tuple[str, ...]]] = {
     "anthropic": (
         *("store-title", "store-hint", "store-contradiction", "store-name", "store-methods", "store-orders"),
         *("store-unwanted", "store-privacy"),

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, Final
 
-from defserve.base.hidden_characters import describe_hidden_characters as hidden_in
+from defserve.base.hidden_characters import iter_hidden_character_notes as hidden_in
 from defserve.core.json_values import is_array, is_mapping
 from defserve.search.entries import make_listed_entry
-from defserve.search.ranking import find_close_pairs
+from defserve.search.ranking import find_similar_tool_pairs
 from defserve.tooling.lint.definitions import (
     ItemDefinition,
     LintFinding,
@@ -59,7 +59,7 @@ def vague_names(found: ServerDefinitions) -> Iterator[LintFinding]:
             yield make_finding(tool, "has a name that says nothing", "use a verb and its object, such as search_orders")
 
 
-def long_descriptions(found: ServerDefinitions) -> Iterator[LintFinding]:
+def find_long_descriptions(found: ServerDefinitions) -> Iterator[LintFinding]:
     for item in found.items:
         if len(item.description) > MAX_DESCRIPTION_LENGTH:
             yield make_finding(
@@ -101,7 +101,7 @@ def find_similar_tools(found: ServerDefinitions) -> Iterator[LintFinding]:
     meant = {tool.name: _means(tool.name) for tool in compared}
     close = {
         (pair.one.name, pair.other.name): pair.shared
-        for pair in find_close_pairs([make_listed_entry(tool.wire) for tool in compared])
+        for pair in find_similar_tool_pairs([make_listed_entry(tool.wire) for tool in compared])
     }
     for one, other in combinations(compared, 2):
         if meant[one.name] == meant[other.name]:
@@ -296,7 +296,7 @@ ORDERS: Final = (
     ),
 )
 
-FIX_DENIED: Final = (
+FIX_DENIED_INJECTION: Final = (
     "inject beside the user's message (leave positions= out), or move what needs more to a feature set of its own, so "
     "that the rest stays on"
 )
@@ -330,7 +330,7 @@ def find_denied_sets(found: ServerDefinitions) -> Iterator[LintFinding]:
                 f"feature set {one.name!r}",
                 "",
                 f"is off at MCPL hosts of 0.5 with their default settings, which do not grant {', '.join(one.denied)}",
-                FIX_DENIED,
+                FIX_DENIED_INJECTION,
             )
 
 

@@ -12,12 +12,12 @@ from functools import reduce
 import libcst as cst
 
 from defserve.tooling.migrate.name_tables import (
-    ADDRESS_GUARDS,
+    ADDRESS_GUARD_OPTIONS,
     DROPPED_OPTIONS,
     IMPLIED_TRANSPORTS,
     ITEM_OPTIONS,
     PROTECTING_ITEM_OPTIONS,
-    PROTECTING_OPTIONS,
+    PROTECTING_SERVER_OPTIONS,
     RENAMED_OPTIONS,
     SERVER_OPTIONS,
 )
@@ -28,7 +28,7 @@ AddNote = Callable[[str], None]
 
 def rewrite_server(call: cst.Call, name: str, add_note: AddNote) -> cst.Call:
     """`FastMCP("shop", …)` → `Server("shop", …)`."""
-    has_name = find_option(call.args, "name") is not None or any(_is_positional(arg) for arg in call.args)
+    has_name = find_keyword_value(call.args, "name") is not None or any(_is_positional(arg) for arg in call.args)
     kept: list[cst.Arg | None] = []
     for place, arg in enumerate(call.args):
         option = _get_name(arg, place, ("name", "instructions"))
@@ -39,11 +39,11 @@ def rewrite_server(call: cst.Call, name: str, add_note: AddNote) -> cst.Call:
             kept.append(_drop_name(arg) if place == 0 else arg)
         elif option in SERVER_OPTIONS:
             kept.append(arg if arg.keyword is not None else _name_argument(arg, option))
-        elif option in PROTECTING_OPTIONS:
+        elif option in PROTECTING_SERVER_OPTIONS:
             if is_none(arg.value):
                 kept.append(None)
             else:
-                add_note(_refuse_to_drop(f"{option}= of the server", PROTECTING_OPTIONS[option]))
+                add_note(_refuse_to_drop(f"{option}= of the server", PROTECTING_SERVER_OPTIONS[option]))
                 kept.append(arg)
         else:
             if option not in DROPPED_OPTIONS:
@@ -61,7 +61,7 @@ def _refuse_to_drop(option: str, hint: str) -> str:
     return f"the option {option} may protect something, so it stays and the server does not start: {hint}"
 
 
-def rewrite_item(call: cst.Call, kind: str, add_note: AddNote) -> cst.Call:
+def rewrite_item_decorator(call: cst.Call, kind: str, add_note: AddNote) -> cst.Call:
     """The options of `@mcp.tool(…)`, `@mcp.resource(…)` and `@mcp.prompt(…)`."""
     kept: list[cst.Arg | None] = []
     uri: cst.Arg | None = None
@@ -108,18 +108,20 @@ def _set_to_list(value: cst.BaseExpression) -> cst.BaseExpression:
 SCALARS = frozenset({"int", "float", "bool"})
 
 
-def is_scalar(annotation: cst.BaseExpression) -> bool:
+def is_scalar_annotation(annotation: cst.BaseExpression) -> bool:
     """Whether it is a number or a truth value, or None beside one: theirs are structured content, ours are text."""
     if isinstance(annotation, cst.BinaryOperation):
         sides = annotation.left, annotation.right
-        return any(is_scalar(side) for side in sides) and all(is_none(side) or is_scalar(side) for side in sides)
+        return any(is_scalar_annotation(side) for side in sides) and all(
+            is_none(side) or is_scalar_annotation(side) for side in sides
+        )
     return isinstance(annotation, cst.Name) and annotation.value in SCALARS
 
 
-def keep_structured(made: cst.BaseExpression) -> cst.Call:
+def add_structured_option(made: cst.BaseExpression) -> cst.Call:
     """`mcp.tool` → `mcp.tool(structured=True)`, unless it says something else."""
     call = made if isinstance(made, cst.Call) else cst.Call(made)
-    if find_option(call.args, "structured") is not None:
+    if find_keyword_value(call.args, "structured") is not None:
         return call
     return replace_arguments(call, call.args, last=[make_keyword("structured", cst.Name("True"))])
 
@@ -166,7 +168,7 @@ def rewrite_run(
 
 
 def _rewrite_run_option(arg: cst.Arg, name: str | None, add_note: AddNote) -> cst.Arg | None:
-    if name is not None and name in PROTECTING_OPTIONS:
+    if name is not None and name in PROTECTING_SERVER_OPTIONS:
         return _keep_guard(arg, name, "run", add_note)
     if name == "log_level":
         level = _read_string(arg.value)
@@ -180,8 +182,8 @@ def _keep_guard(arg: cst.Arg, name: str, verb: str, add_note: AddNote) -> cst.Ar
     """An option of `run` or of an app that may protect the server."""
     if is_none(arg.value):
         return None
-    if name not in ADDRESS_GUARDS:
-        add_note(_refuse_to_drop(f"{name}= of {verb}", PROTECTING_OPTIONS[name]))
+    if name not in ADDRESS_GUARD_OPTIONS:
+        add_note(_refuse_to_drop(f"{name}= of {verb}", PROTECTING_SERVER_OPTIONS[name]))
     return arg
 
 
@@ -189,7 +191,9 @@ def _check_host(host: cst.BaseExpression, add_note: AddNote) -> None:
     """Report an address that others can reach: our server starts there only if it knows its names."""
     known = _read_string(host)
     if known is None:
-        add_note(f"if {get_code(host)} is not an address of this machine alone, the server does not start: {ADD_HOSTS}")
+        add_note(
+            f"if {format_node(host)} is not an address of this machine alone, the server does not start: {ADD_HOSTS}"
+        )
     elif known not in ("localhost", "::1") and not known.startswith("127."):
         add_note(f"on {known or 'every address'} the server does not start: {ADD_HOSTS}")
 
@@ -219,7 +223,7 @@ def _make_formatted(parts: Sequence[str | cst.BaseExpression]) -> cst.BaseExpres
     values = [
         cst.ensure_type(part.visit(_SingleQuotes()), cst.BaseExpression) for part in parts if not isinstance(part, str)
     ]
-    fits = not any(sign in get_code(value) for value in values for sign in _NOT_IN_F_STRINGS)
+    fits = not any(sign in format_node(value) for value in values for sign in _NOT_IN_F_STRINGS)
     if fits and not any(sign in text for text in texts if text is not None for sign in ('"', "\\")):
         left = iter(values)
         return cst.FormattedString(
@@ -246,19 +250,19 @@ class _SingleQuotes(cst.CSTTransformer):
         return updated_node.with_changes(value=f"{updated_node.prefix}'{updated_node.raw_value}'")
 
 
-def rewrite_app(call: cst.Call, verb: str, extra: Sequence[cst.Arg], add_note: AddNote) -> cst.Call:
+def rewrite_asgi_call(call: cst.Call, verb: str, extra: Sequence[cst.Arg], add_note: AddNote) -> cst.Call:
     """`mcp.http_app(…)` → `mcp.asgi(…)`."""
     kept: list[cst.Arg | None] = []
     for arg in call.args:
         name = arg.keyword.value if arg.keyword is not None else ""
-        if name in PROTECTING_OPTIONS:
+        if name in PROTECTING_SERVER_OPTIONS:
             kept.append(_keep_guard(arg, name, verb, add_note))
         else:
             kept.append(None)
             is_default = name == "path" and _read_string(arg.value) == "/mcp"
             if name not in DROPPED_OPTIONS and name != "transport" and not is_default:
-                add_note(f"the option {name or get_code(arg)}= of {verb} is left out: see server.asgi(…)")
-    if find_option(call.args, "allowed_hosts") is None:
+                add_note(f"the option {name or format_node(arg)}= of {verb} is left out: see server.asgi(…)")
+    if find_keyword_value(call.args, "allowed_hosts") is None:
         add_note(f"server.asgi() answers only as localhost; if it is reached by other names: {ADD_HOSTS}")
     return replace_arguments(_rename_method(call, "asgi"), kept, last=extra)
 
@@ -335,7 +339,7 @@ def rewrite_tool_result(call: cst.Call, add_note: AddNote) -> cst.BaseExpression
     for name in names:
         if name not in ("content", "structured_content"):
             add_note(f"the option {name}= of ToolResult is left out: it has no counterpart")
-    data = find_option(call.args, "structured_content")
+    data = find_keyword_value(call.args, "structured_content")
     if "content" not in names and data is not None:
         return data
     kept: list[cst.Arg | None] = []
@@ -349,7 +353,7 @@ def rewrite_tool_result(call: cst.Call, add_note: AddNote) -> cst.BaseExpression
 
 def rewrite_message(call: cst.Call, kind: str) -> tuple[cst.Call, str]:
     """`Message("…", role="assistant")` → `Assistant("…")`; and the name that it uses."""
-    role = find_option(call.args, "role")
+    role = find_keyword_value(call.args, "role")
     speaker = "user" if role is None else _read_string(role)
     if kind != "Message":
         speaker = "assistant" if kind.startswith("Assistant") else "user"
@@ -389,11 +393,11 @@ def make_string(value: str) -> cst.SimpleString:
     return cst.SimpleString('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"')
 
 
-def get_code(node: cst.CSTNode) -> str:
+def format_node(node: cst.CSTNode) -> str:
     return cst.Module([]).code_for_node(node)
 
 
-def find_option(args: Sequence[cst.Arg], name: str) -> cst.BaseExpression | None:
+def find_keyword_value(args: Sequence[cst.Arg], name: str) -> cst.BaseExpression | None:
     return next((arg.value for arg in args if arg.keyword is not None and arg.keyword.value == name), None)
 
 

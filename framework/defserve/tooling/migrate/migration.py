@@ -29,8 +29,8 @@ def migrate(source: str, name: str = "server") -> Migration:
     """
     path = Path(f"{name}.py")
     migration = migrate_files({path: source})[path]
-    if any(note.text == NOT_PYTHON for note in migration.notes):
-        raise UsageError(f"{path}:{migration.notes[0].line}: {NOT_PYTHON}", fix=NOT_PYTHON_FIX)
+    if any(note.text == INVALID_PYTHON_PROBLEM for note in migration.notes):
+        raise UsageError(f"{path}:{migration.notes[0].line}: {INVALID_PYTHON_PROBLEM}", fix=INVALID_PYTHON_FIX)
     return migration
 
 
@@ -43,8 +43,8 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
         import libcst as cst
     except ImportError:
         raise UsageError("migrate needs libcst, which is not installed", fix='pip install "defserve[dev]"') from None
-    from defserve.tooling.migrate.program import collect_facts, unquote_annotations
-    from defserve.tooling.migrate.rewriting import SourceFile, share_returns, share_servers
+    from defserve.tooling.migrate.program import collect_program_facts, unquote_annotations
+    from defserve.tooling.migrate.rewriting import SourceFile, spread_return_facts, spread_server_facts
 
     done: dict[Path, Migration] = {}
     files: dict[Path, SourceFile] = {}
@@ -52,19 +52,19 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
         try:
             module = cst.parse_module(source)
         except cst.ParserSyntaxError as error:
-            done[path] = Migration(source, [MigrationNote(error.raw_line, NOT_PYTHON)])
+            done[path] = Migration(source, [MigrationNote(error.raw_line, INVALID_PYTHON_PROBLEM)])
             continue
         except RecursionError:
             done[path] = Migration(
                 source, [MigrationNote(1, "it is nested too deeply to be read: migrate this file by hand")]
             )
             continue
-        module = unquote_annotations(module, collect_facts(module))
-        facts = collect_facts(module)
+        module = unquote_annotations(module, collect_program_facts(module))
+        facts = collect_program_facts(module)
         facts.is_package = path.name == "__init__.py"
         files[path] = SourceFile(source, module, facts)
-    share_servers(files)
-    share_returns(files)
+    spread_server_facts(files)
+    spread_return_facts(files)
     return {path: done.get(path) or _migrate_file(files[path], path, source) for path, source in sources.items()}
 
 
@@ -75,7 +75,7 @@ def _migrate_file(file: SourceFile, path: Path, source: str) -> Migration:
 
     facts = file.facts
     if not (facts.names or facts.modules or facts.servers):
-        return Migration(source, [MigrationNote(1, NOTHING_HERE)])
+        return Migration(source, [MigrationNote(1, NOTHING_TO_MIGRATE)])
     wrapper = MetadataWrapper(file.module, unsafe_skip_copy=True)
     if inside := facts.low_level_inside:
         lines = (wrapper.resolve(PositionProvider)[node].start.line for node in inside)
@@ -103,7 +103,7 @@ def _compiles(text: str) -> bool:
 
 
 OLDEST_PYTHON = (3, 11)
-NOTHING_HERE = "nothing of FastMCP or the official SDK is imported here"
-NOT_PYTHON = "this is not valid Python"
-NOT_PYTHON_FIX = "correct the syntax error, then migrate again"
+NOTHING_TO_MIGRATE = "nothing of FastMCP or the official SDK is imported here"
+INVALID_PYTHON_PROBLEM = "this is not valid Python"
+INVALID_PYTHON_FIX = "correct the syntax error, then migrate again"
 _INSIDE = "the server is made in a function: move it and its functions to the module, and migrate again"

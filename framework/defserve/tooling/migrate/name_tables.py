@@ -80,7 +80,7 @@ DROPPED_OPTIONS: Final = frozenset(
 )
 """Options that are left out without a word: they are the default here, or say where the server runs."""
 
-PROTECTING_OPTIONS: Final[Mapping[str, str]] = {
+PROTECTING_SERVER_OPTIONS: Final[Mapping[str, str]] = {
     "auth": "write Server(auth=StaticTokens(…)), OIDC, JWT, ApiKeys or OAuthProxy",
     "token_verifier": "write Server(auth=…) with a class that has `verify`",
     "auth_server_provider": "tokens are checked by Server(auth=…); signing in is elsewhere",
@@ -101,7 +101,7 @@ PROTECTING_ITEM_OPTIONS: Final[Mapping[str, str]] = {
 }
 """The same, for the options of a tool, resource or prompt."""
 
-ADDRESS_GUARDS: Final = frozenset({"allowed_hosts", "allowed_origins"})
+ADDRESS_GUARD_OPTIONS: Final = frozenset({"allowed_hosts", "allowed_origins"})
 """Protecting options of their `run` and `http_app` that ours have, too."""
 
 ITEM_OPTIONS: Final[Mapping[str, frozenset[str]]] = {

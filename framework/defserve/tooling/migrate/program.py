@@ -58,11 +58,11 @@ class ProgramFacts:
         return get_full_name_for_node(node) in self.servers
 
 
-def is_foreign(module: str | None) -> bool:
+def is_foreign_module(module: str | None) -> bool:
     return module is not None and module.partition(".")[0] in FOREIGN_PACKAGES
 
 
-def collect_facts(module: cst.Module) -> ProgramFacts:
+def collect_program_facts(module: cst.Module) -> ProgramFacts:
     facts = ProgramFacts()
     module.visit(_Imports(facts))
     module.visit(_Values(facts))
@@ -76,12 +76,12 @@ class _Imports(cst.CSTVisitor):
     def visit_Import(self, node: cst.Import) -> None:
         for alias in node.names:
             name = get_full_name_for_node(alias.name)
-            if name is not None and is_foreign(name):
+            if name is not None and is_foreign_module(name):
                 self._facts.modules[alias.evaluated_alias or name] = name
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
         module = get_full_name_for_node(node.module) if node.module is not None else None
-        if not is_foreign(module) or isinstance(node.names, cst.ImportStar) or node.relative:
+        if not is_foreign_module(module) or isinstance(node.names, cst.ImportStar) or node.relative:
             return
         for alias in node.names:
             name = alias.evaluated_name
@@ -144,24 +144,24 @@ class _Values(cst.CSTVisitor):
     def visit_Param(self, node: cst.Param) -> None:
         if node.annotation is None:
             return
-        if is_context(node.annotation.annotation, self._facts):
+        if is_context_annotation(node.annotation.annotation, self._facts):
             self._facts.contexts.add(node.name.value)
         elif self._facts.resolve_name(node.annotation.annotation) in FOREIGN_SERVER_CLASSES:
             self._facts.servers.add(node.name.value)
 
 
-def is_context(annotation: cst.BaseExpression, facts: ProgramFacts) -> bool:
+def is_context_annotation(annotation: cst.BaseExpression, facts: ProgramFacts) -> bool:
     """Whether an annotation is their context: also `Context | None`, `Optional[Context]` and `Context[…]`."""
     if facts.resolve_name(annotation) == "Context":
         return True
     if isinstance(annotation, cst.BinaryOperation):
-        return is_context(annotation.left, facts) or is_context(annotation.right, facts)
+        return is_context_annotation(annotation.left, facts) or is_context_annotation(annotation.right, facts)
     if isinstance(annotation, cst.Subscript):
         if facts.resolve_name(annotation.value) == "Context":
             return True
         inner = [e.slice.value for e in annotation.slice if isinstance(e.slice, cst.Index)]
         return get_full_name_for_node(annotation.value) in ("Optional", "typing.Optional") and any(
-            is_context(each, facts) for each in inner
+            is_context_annotation(each, facts) for each in inner
         )
     return False
 
@@ -378,7 +378,7 @@ class _Strip(cst.CSTTransformer):
     def _stays(self, alias: cst.ImportAlias, found: _Found) -> bool:
         name = get_full_name_for_node(alias.name) or ""
         local = alias.evaluated_alias or (name.partition(".")[0] if isinstance(found, cst.Import) else name)
-        if isinstance(found, cst.Import) and not is_foreign(name):
+        if isinstance(found, cst.Import) and not is_foreign_module(name):
             return True
         if isinstance(found, cst.Import) or local in self._facts.modules:
             if local in self._are_used:
@@ -442,8 +442,8 @@ def describe_kept_name(name: str) -> str:
 
 def _is_theirs(found: _Found) -> bool:
     if isinstance(found, cst.Import):
-        return any(is_foreign(get_full_name_for_node(alias.name)) for alias in found.names)
-    return found.module is not None and not found.relative and is_foreign(get_full_name_for_node(found.module))
+        return any(is_foreign_module(get_full_name_for_node(alias.name)) for alias in found.names)
+    return found.module is not None and not found.relative and is_foreign_module(get_full_name_for_node(found.module))
 
 
 def _strip_statement(statement: _Statement, strip: _Strip) -> list[_Statement]:
@@ -493,7 +493,7 @@ def _rewritten(facts: ProgramFacts) -> set[str]:
     return {local for local, name in facts.names.items() if name in RENAMED_CLASSES}
 
 
-def parse_quoted(text: cst.BaseExpression) -> cst.BaseExpression | None:
+def parse_quoted_annotation(text: cst.BaseExpression) -> cst.BaseExpression | None:
     """The expression in a string; None if it is no string, or if none is in it."""
     value = text.evaluated_value if isinstance(text, cst.SimpleString) else None
     try:
@@ -508,7 +508,7 @@ class _Unquoting(cst.CSTTransformer):
         self._theirs = theirs
 
     def leave_Annotation(self, original_node: cst.Annotation, updated_node: cst.Annotation) -> cst.Annotation:
-        if (inner := parse_quoted(updated_node.annotation)) is None:
+        if (inner := parse_quoted_annotation(updated_node.annotation)) is None:
             return updated_node
         names = {use.name for use in find_name_uses(inner)} - {"None"}
         return updated_node.with_changes(annotation=inner) if names and names <= self._theirs else updated_node
@@ -578,11 +578,11 @@ class LowLevelServers:
         return tools if len(tools) == len(found) and tools else None
 
     @property
-    def list_main_functions(self) -> set[str]:
+    def main_functions(self) -> set[str]:
         """The functions that serve on stdio. They are left out."""
         return set(self._mains)
 
-    def find_server_of(self, function: str | None) -> str | None:
+    def find_server_run_by(self, function: str | None) -> str | None:
         """The server that a function serves on stdio; None for any other function."""
         return self._mains.get(function or "")
 

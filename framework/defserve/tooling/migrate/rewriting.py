@@ -12,15 +12,15 @@ from libcst.metadata import PositionProvider
 
 from defserve.tooling.migrate.calls import (
     AddNote,
-    find_option,
-    get_code,
-    is_scalar,
-    keep_structured,
+    add_structured_option,
+    find_keyword_value,
+    format_node,
+    is_scalar_annotation,
     make_keyword,
     replace_arguments,
-    rewrite_app,
+    rewrite_asgi_call,
     rewrite_hints,
-    rewrite_item,
+    rewrite_item_decorator,
     rewrite_message,
     rewrite_mount,
     rewrite_progress,
@@ -49,9 +49,9 @@ from defserve.tooling.migrate.program import (
     ProgramFacts,
     RequiredImports,
     find_name_uses,
-    is_context,
-    is_foreign,
-    parse_quoted,
+    is_context_annotation,
+    is_foreign_module,
+    parse_quoted_annotation,
 )
 
 SHOWN = frozenset({"ToolError", "ResourceError", "PromptError", "NotFoundError"})
@@ -118,7 +118,7 @@ class ProgramRewriter(cst.CSTTransformer):
 
     def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
         self._lines[updated_node] = self._here = self._line(original_node)
-        inner = parse_quoted(original_node) if self._annotations and not self._calls else None
+        inner = parse_quoted_annotation(original_node) if self._annotations and not self._calls else None
         if inner is None:
             return updated_node
         made = inner.visit(self)
@@ -210,7 +210,7 @@ class ProgramRewriter(cst.CSTTransformer):
     def _of_server(self, original: cst.Call, updated: cst.Call, verb: str, add_note: AddNote) -> cst.BaseExpression:
         name = get_full_name_for_node(original.func.value) if isinstance(original.func, cst.Attribute) else None
         if verb in ITEM_OPTIONS:
-            made = rewrite_item(updated, verb, add_note)
+            made = rewrite_item_decorator(updated, verb, add_note)
             function = original.args[0] if original.args else None
             if verb != "tool" or function is None or function.keyword is not None or function.star:
                 return made
@@ -223,7 +223,7 @@ class ProgramRewriter(cst.CSTTransformer):
             return self._add_tool(original.args[0].value, updated, add_note)
         if verb in ASGI_APP_METHODS:
             extra = [make_keyword("legacy_sse", cst.Name("True"))] if ASGI_APP_METHODS[verb] else []
-            return rewrite_app(updated, verb, extra, add_note)
+            return rewrite_asgi_call(updated, verb, extra, add_note)
         return updated
 
     def _add_tool(self, tool: cst.BaseExpression, updated: cst.Call, add_note: AddNote) -> cst.Call:
@@ -234,21 +234,24 @@ class ProgramRewriter(cst.CSTTransformer):
             )
             if maker is None or self._facts.resolve_name(maker.value) not in ("Tool", "FunctionTool") or not tool.args:
                 return updated
-            options = rewrite_item(cst.ensure_type(updated.args[0].value, cst.Call), "tool", add_note)
+            options = rewrite_item_decorator(cst.ensure_type(updated.args[0].value, cst.Call), "tool", add_note)
             updated = updated.with_changes(args=options.args, whitespace_before_args=options.whitespace_before_args)
             tool = tool.args[0].value
         return self._keep_structured(tool, updated, add_note)
 
     def _keep_structured(self, function: cst.BaseExpression, made: cst.Call, add_note: AddNote) -> cst.Call:
         """`mcp.tool(function)` with `structured=True`, if the function returns a number or a truth value."""
-        if isinstance(function, cst.SimpleString | cst.Lambda) or find_option(made.args, "structured") is not None:
+        if (
+            isinstance(function, cst.SimpleString | cst.Lambda)
+            or find_keyword_value(made.args, "structured") is not None
+        ):
             return made
         name = (get_full_name_for_node(function) or "").rpartition(".")[2]
-        returned = {is_scalar(each) for each in self._facts.returns.get(name, ())}
+        returned = {is_scalar_annotation(each) for each in self._facts.returns.get(name, ())}
         if len(returned) != 1:
-            add_note(f"what {get_code(function)} returns is not known here: if it is a number or a truth value, add"
+            add_note(f"what {format_node(function)} returns is not known here: if it is a number or a truth value, add"
                      " structured=True")  # fmt: skip
-        return keep_structured(made) if returned == {True} else made
+        return add_structured_option(made) if returned == {True} else made
 
     def _run_in_loop(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         """`asyncio.run(mcp.run_async())` → `mcp.run()`."""
@@ -259,7 +262,7 @@ class ProgramRewriter(cst.CSTTransformer):
         if isinstance(used, cst.Attribute) and self._facts.is_server(used.value) and used.attr.value.startswith("run"):
             made = updated.args[0].value
             return made if isinstance(run, cst.Call) else cst.Call(cst.Attribute(used.value, cst.Name("run")))
-        if (server := self._low_level.find_server_of(get_full_name_for_node(used))) is not None:
+        if (server := self._low_level.find_server_run_by(get_full_name_for_node(used))) is not None:
             return cst.Call(cst.Attribute(cst.Name(server), cst.Name("run")))
         return updated
 
@@ -279,7 +282,7 @@ class ProgramRewriter(cst.CSTTransformer):
     def _of_context(self, call: cst.Call, made: cst.Call, verb: str) -> cst.BaseExpression | None:
         """A verb of the context: what is not awaited here, or has another name."""
         if verb == "log" and made.args:
-            level = find_option(made.args, "level") or made.args[0].value
+            level = find_keyword_value(made.args, "level") or made.args[0].value
             known = level.evaluated_value if isinstance(level, cst.SimpleString) else None
             return self._rewrite_log_call(call, made, str(known), level) if known in LOG_LEVELS else None
         if verb in LOG_LEVELS:
@@ -359,10 +362,16 @@ class ProgramRewriter(cst.CSTTransformer):
         positional = [self._parameter(p, kind) for p in parameters.posonly_params]
         changed = [self._parameter(p, kind) for p in parameters.params]
         keywords = [self._parameter(p, kind) for p in parameters.kwonly_params]
-        if kind == "tool" and updated_node.returns is not None and is_scalar(updated_node.returns.annotation):
+        if (
+            kind == "tool"
+            and updated_node.returns is not None
+            and is_scalar_annotation(updated_node.returns.annotation)
+        ):
             pairs = zip(original_node.decorators, updated_node.decorators, strict=True)
             decorators = [
-                made.with_changes(decorator=keep_structured(made.decorator)) if self._is_tool(was.decorator) else made
+                made.with_changes(decorator=add_structured_option(made.decorator))
+                if self._is_tool(was.decorator)
+                else made
                 for was, made in pairs
             ]
             updated_node = updated_node.with_changes(decorators=decorators)
@@ -379,7 +388,7 @@ class ProgramRewriter(cst.CSTTransformer):
             is_text = kind != "tool" and parameter.default is None
             name = "str" if is_text else self._imports.add_standard_name("typing", "Any")
             return parameter.with_changes(annotation=cst.Annotation(cst.Name(name)), equal=_make_equal_sign(parameter))
-        if is_context(annotation.annotation, self._facts) or _is_our_context(annotation.annotation):
+        if is_context_annotation(annotation.annotation, self._facts) or _is_our_context(annotation.annotation):
             self._imports.add_name("Context")
             return parameter.with_changes(annotation=annotation.with_changes(annotation=cst.Name("Context")))
         return parameter
@@ -401,7 +410,7 @@ class ProgramRewriter(cst.CSTTransformer):
         for node, text in self._imports.problems:
             self._add_note(node, text)
         for use in find_name_uses(made):
-            if use.name in self._low_level.list_main_functions:
+            if use.name in self._low_level.main_functions:
                 self._add_note(use.node, f"{use.name} is left out: call server.run()")
         for name in self._imports.needed & self._bound.keys():
             self.notes.append(
@@ -437,7 +446,7 @@ class SourceFile(NamedTuple):
     facts: ProgramFacts
 
 
-def share_servers(files: Mapping[Path, SourceFile]) -> None:
+def spread_server_facts(files: Mapping[Path, SourceFile]) -> None:
     """Add to the facts of each file which of its names are servers of other files."""
     while True:
         known = sum(len(file.facts.servers) for file in files.values())
@@ -456,7 +465,7 @@ def share_servers(files: Mapping[Path, SourceFile]) -> None:
             return
 
 
-def share_returns(files: Mapping[Path, SourceFile]) -> None:
+def spread_return_facts(files: Mapping[Path, SourceFile]) -> None:
     """Add to the facts of each file what functions of other files return."""
     everywhere: dict[str, list[cst.BaseExpression]] = {}
     for file in files.values():
@@ -474,7 +483,7 @@ class _Imported(cst.CSTVisitor):
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
         dotted = get_full_name_for_node(node.module) if node.module is not None else ""
-        if dotted is None or (is_foreign(dotted) and not node.relative):
+        if dotted is None or (is_foreign_module(dotted) and not node.relative):
             return
         source = self._find_file(dotted, len(node.relative))
         if isinstance(node.names, cst.ImportStar):
@@ -490,7 +499,7 @@ class _Imported(cst.CSTVisitor):
     def visit_Import(self, node: cst.Import) -> None:
         for alias in node.names:
             name = alias.evaluated_name
-            if not is_foreign(name):
+            if not is_foreign_module(name):
                 self._add_members(name, 0, alias.evaluated_alias or name)
 
     def _add_members(self, dotted: str, level: int, local: str) -> None:

@@ -24,19 +24,19 @@ from typing import Any, Final, NamedTuple
 
 from defserve.client.targets import ENTRY_POINT_GROUP
 from defserve.errors import UsageError
-from defserve.tooling.client_settings import install_command
-from defserve.tooling.packaging.privacy import classify_private_path, is_shipping_allowed, refuse_private
+from defserve.tooling.client_settings import format_install_command
+from defserve.tooling.packaging.privacy import classify_private_path, is_shipping_allowed, reject_private_files
 from defserve.tooling.packaging.project_documents import (
     PackageProblem,
     ProjectFolder,
     Wheel,
-    check_server_version,
-    disagreements,
+    iter_document_disagreements,
+    iter_document_schema_problems,
+    iter_version_disagreements,
     make_manifest_json,
     make_server_json,
-    normalize_name,
+    normalize_distribution_name,
     read_wheel,
-    schema_problems,
 )
 
 
@@ -48,7 +48,7 @@ class BuiltPackage(NamedTuple):
     problems: tuple[PackageProblem, ...]
 
 
-def make_package(
+def build_artefacts(
     project: ProjectFolder, out: Path, allowed: Sequence[str] = (), begins: Callable[[str], object] = str
 ) -> BuiltPackage:
     """Build everything into the folder `out`. `begins` is called with what is done next.
@@ -74,17 +74,17 @@ def make_package(
             else:
                 info = listing["server"]
                 tools = [_write_json(out / "tools.json", [entry(tool) for tool in listing["tools"]])]
-                problems += check_server_version(info["version"], wheel)
+                problems += iter_version_disagreements(info["version"], wheel)
     begins("Making server.json and the MCPB bundle")
     server, manifest = make_server_json(project, wheel, info), make_manifest_json(project, wheel, info)
-    problems += schema_problems(server, "server")
-    problems += schema_problems(manifest, "manifest")
-    problems += disagreements(server, manifest, wheel)
+    problems += iter_document_schema_problems(server, "server")
+    problems += iter_document_schema_problems(manifest, "manifest")
+    problems += iter_document_disagreements(server, manifest, wheel)
     bundle = out / f"{wheel.name}-{wheel.version}.mcpb"
     write_bundle(bundle, project.folder, manifest, lambda name: is_shipping_allowed(name, allowed))
     files = [wheel_path, sdist, bundle, _write_json(out / "server.json", server), *tools]
     begins("Looking for private files and secrets")
-    refuse_private(project.folder, files, allowed)
+    reject_private_files(project.folder, files, allowed)
     return BuiltPackage(wheel, tuple(files), tuple(problems))
 
 
@@ -115,7 +115,7 @@ def build(project: ProjectFolder, out: Path) -> tuple[Path, Path]:
         tail = "\n".join(log.strip().splitlines()[-LAST_LINES:])
         fix = f"correct what these lines name; {shlex.join(command)} shows all of them"
         if unmet:
-            fix = install_command(*unmet)
+            fix = format_install_command(*unmet)
         raise UsageError(f"building failed: {shlex.join(command)}\n{tail}", fix=fix)
     built = list(find_built(project, out))
     wheels, sdists = ([path for path in built if path.name.endswith(end)] for end in (".whl", ".tar.gz"))
@@ -156,13 +156,13 @@ def build_command(project: ProjectFolder, out: Path) -> list[str]:
         return [sys.executable, "-m", "hatchling", "build", "-d", str(out)]
     if uv := shutil.which("uv"):
         return [uv, "build", "--out-dir", str(out), str(project.folder)]
-    raise UsageError("no program to build a wheel is installed", fix=install_command("defserve[dev]"))
+    raise UsageError("no program to build a wheel is installed", fix=format_install_command("defserve[dev]"))
 
 
 def find_built(project: ProjectFolder, out: Path) -> Iterator[Path]:
     """The wheels and sdists of this project; the folder may hold others."""
     for path in sorted(out.iterdir()):
-        if parse_distribution_name(path.name) == normalize_name(project.name) and path.is_file():
+        if parse_distribution_name(path.name) == normalize_distribution_name(project.name) and path.is_file():
             yield path
 
 
@@ -180,7 +180,7 @@ def parse_distribution_name(file: str) -> str | None:
         name, _, version = file.removesuffix(".tar.gz").rpartition("-")
     else:
         return None
-    return normalize_name(name) if name and version[:1].isdigit() else None
+    return normalize_distribution_name(name) if name and version[:1].isdigit() else None
 
 
 def _has(module: str) -> bool:
@@ -362,7 +362,7 @@ def plan_uploads(package: BuiltPackage, out: Path) -> list[Upload]:
             "wheel and sdist to the package index",
             _index(built),
             out,
-            "" if find_spec("twine") or shutil.which("uv") else install_command("twine"),
+            "" if find_spec("twine") or shutil.which("uv") else format_install_command("twine"),
         ),
         Upload(
             "server.json to the MCP registry",

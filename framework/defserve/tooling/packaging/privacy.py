@@ -88,7 +88,7 @@ class PrivateFile(NamedTuple):
             return False
 
 
-def refuse_private(folder: Path, artefacts: Sequence[Path], allowed: Sequence[str]) -> None:
+def reject_private_files(folder: Path, artefacts: Sequence[Path], allowed: Sequence[str]) -> None:
     """Raises UsageError that names every private file in the artefacts, and removes the artefacts then."""
     sources = dict[int, list[PrivateFile]]()
     for source in private_files(folder):

@@ -19,7 +19,12 @@ from typing import Any, Final, NamedTuple
 from defserve.client.targets import ENTRY_POINT_GROUP
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
-from defserve.protocols.mcp.server_card import PackageMetadata, ServerProfile, find_registry_name, make_profile
+from defserve.protocols.mcp.server_card import (
+    PackageMetadata,
+    ServerProfile,
+    find_registry_name_in_readme,
+    make_server_profile,
+)
 
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 MAX_META_BYTES: Final = 4096
@@ -72,9 +77,9 @@ def make_manifest_json(project: ProjectFolder, wheel: Wheel, info: Mapping[str, 
 
 
 def describe_package(project: ProjectFolder, wheel: Wheel, info: Mapping[str, Any] = NO_INFO) -> ServerProfile:
-    """The profile from which the documents are made. The wheel decides the version; `disagreements` reports others."""
+    """The profile from which the documents are made. The wheel decides the version."""
     package = PackageMetadata(wheel.summary, wheel.readme, project.about.get("urls"))
-    return make_profile({"name": wheel.name, **info, "version": wheel.version}, package)
+    return make_server_profile({"name": wheel.name, **info, "version": wheel.version}, package)
 
 
 class PackageProblem(NamedTuple):
@@ -87,14 +92,14 @@ class PackageProblem(NamedTuple):
         return f"{self.problem}\n  fix: {self.fix}"
 
 
-def schema_problems(document: Document, schema: str) -> Iterator[PackageProblem]:
+def iter_document_schema_problems(document: Document, schema: str) -> Iterator[PackageProblem]:
     """Where a document breaks its schema (`server` or `manifest`)."""
     from jsonschema import Draft202012Validator
 
     rules: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"{schema}.schema.json").read_text(encoding="utf-8"))
     validator: Any = Draft202012Validator(rules)
     fix = f"change it in {schema}.json; without that file in the project, one is made for you"
-    # An empty name means that the README has no marker; `disagreements` reports that.
+    # An empty name means that the README has no marker; `iter_document_disagreements` reports that.
     found = (error for error in validator.iter_errors(document) if (error.json_path, error.instance) != ("$.name", ""))
     for error in sorted(found, key=lambda error: error.json_path):
         yield PackageProblem(f"{schema}.json: {error.json_path.removeprefix('$.')}: {error.message}", fix)
@@ -103,9 +108,9 @@ def schema_problems(document: Document, schema: str) -> Iterator[PackageProblem]
         yield PackageProblem(f"{schema}.json: _meta: larger than {MAX_META_BYTES} bytes", "shorten it")
 
 
-def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterator[PackageProblem]:
+def iter_document_disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterator[PackageProblem]:
     """Where the documents, the README and the wheel disagree."""
-    marker, name = find_registry_name(wheel.readme), server.get("name")
+    marker, name = find_registry_name_in_readme(wheel.readme), server.get("name")
     fix = f"put this line into the README: <!-- mcp-name: {name or 'io.github.USER/NAME'} -->"
     if marker is None:
         yield PackageProblem("README: no marker: the registry does not know whose package it is", fix)
@@ -118,18 +123,18 @@ def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterato
     for package in filter(is_object, as_list(server.get("packages") or [])):
         if package.get("registryType") != "pypi":
             continue
-        if normalize_name(str(package.get("identifier"))) != normalize_name(wheel.name):
+        if normalize_distribution_name(str(package.get("identifier"))) != normalize_distribution_name(wheel.name):
             problem = f"identifier is {package.get('identifier')!r}, but the wheel is {wheel.name!r}"
             yield PackageProblem(f"server.json: packages: {problem}", f'write there "identifier": "{wheel.name}"')
         if package.get("version") != wheel.version:
             yield _make_version_problem("server.json: packages: version", package.get("version"), wheel)
-    if wheel.name not in wheel.scripts and normalize_name(wheel.name) not in wheel.scripts:
+    if wheel.name not in wheel.scripts and normalize_distribution_name(wheel.name) not in wheel.scripts:
         problem = f"`uvx {wheel.name}` fails: no script in [project.scripts] is called {wheel.name!r}"
         script = next(iter(wheel.scripts.values()), "notes_mcp.server:server.main")
         yield PackageProblem(f"pyproject.toml: {problem}", f'add there: {wheel.name} = "{script}"')
 
 
-def check_server_version(version: str, wheel: Wheel) -> Iterator[PackageProblem]:
+def iter_version_disagreements(version: str, wheel: Wheel) -> Iterator[PackageProblem]:
     """Whether the server tells clients another version than that of its wheel."""
     if version != wheel.version:
         problem = f"the server says that its version is {version!r}, but the wheel has {wheel.version!r}"
@@ -213,7 +218,7 @@ def _read_allow_patterns(whole: Mapping[str, Any], path: Path) -> tuple[str, ...
     return tuple(map(str, patterns))
 
 
-def normalize_name(name: str) -> str:
+def normalize_distribution_name(name: str) -> str:
     """The name of a distribution as indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 

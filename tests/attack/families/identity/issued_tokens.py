@@ -360,7 +360,7 @@ def _(trial: Trial) -> None:
                 principal = await auth.authenticate([f"Bearer {text}".encode()])
                 assert isinstance(principal, Principal)
                 try:
-                    got = await auth.exchanges.get_token(principal, "mail")
+                    got = await auth.exchanges.obtain_target_token(principal, "mail")
                 except DefserveError as error:
                     got = str(error)
                 trial.expect(
@@ -538,11 +538,11 @@ def _(trial: Trial) -> None:
                 f"{issuer}|boss", frozenset(), {**principal.claims, "sub": "boss"}, credential=principal.credential
             )
             try:
-                await auth.exchanges.get_token(forged, "mail")
+                await auth.exchanges.obtain_target_token(forged, "mail")
                 trial.expect(False, "somebody is vouched for under the name of another")
             except DefserveError:
                 pass
-            await auth.exchanges.get_token(principal, "mail")
+            await auth.exchanges.obtain_target_token(principal, "mail")
             made = read_claims(shown[-1])
             named = {"format": "iss_sub", "iss": issuer, "sub": name}
             held = (made["iss"], made["sub"], made.get("sub_id")) == (site, f"{issuer}|{name}", named)

@@ -83,12 +83,12 @@ async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
     assert user.claims == {"id": 583231, "login": "octocat", "sub": "583231"}
     assert user.tokens == {"access_token": "gho_x"} == await login.renew_tokens(user.tokens)
     github.user["login"] = "renamed"
-    assert await login.confirm_user(user.tokens) == {**user.claims, "login": "renamed"}
+    assert await login.reconfirm_user(user.tokens) == {**user.claims, "login": "renamed"}
     with pytest.raises(OAuthError, match="not accepted"):
         await login.finish_sign_in("bad", "state", "verifier")
     github.is_valid = False
     with pytest.raises(OAuthError, match="not accepted"):
-        await login.confirm_user(user.tokens)
+        await login.reconfirm_user(user.tokens)
     with pytest.raises(OAuthError, match="another authorization server"):
         await login.check_issuer("https://evil.example")
 
@@ -119,7 +119,7 @@ async def test_only_a_grant_that_has_ended_is_called_ended(status: int, body: by
     assert caught.value.error == error
     if status not in (200, 400):
         with pytest.raises(OAuthError) as caught:
-            await login.confirm_user({"access_token": "gho_x"})
+            await login.reconfirm_user({"access_token": "gho_x"})
         assert caught.value.error == ("invalid_grant" if status == 401 else error)
 
 

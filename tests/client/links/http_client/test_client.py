@@ -18,7 +18,7 @@ import pytest
 from defserve.base import http_connection as connection_module
 from defserve.base.http_connection import BrokenHttpConnection
 from defserve.client.links import http_client as client_module
-from defserve.client.links.http_client import HttpClient, RequestAddress
+from defserve.client.links.http_client import OriginHttpClient, RequestAddress
 from tests.certificate import self_signed
 from tests.client.links.http_client.script import OK, Script, Wire, script
 from tests.rows import for_each_row
@@ -30,18 +30,18 @@ MOST = 1 << 20
 
 
 @asynccontextmanager
-async def client(url: str, **headers: str) -> AsyncGenerator[HttpClient]:
-    made = HttpClient(RequestAddress(url), headers)
+async def client(url: str, **headers: str) -> AsyncGenerator[OriginHttpClient]:
+    made = OriginHttpClient(RequestAddress(url), headers)
     try:
         yield made
     finally:
         await made.aclose()
 
 
-async def post(http: HttpClient, content: bytes = b"{}", **more: Any) -> bytes:
+async def post(http: OriginHttpClient, content: bytes = b"{}", **more: Any) -> bytes:
     response = await http.send("POST", "/mcp", {}, content, **more)
     try:
-        return await response.read_start(MOST)
+        return await response.read_body_start(MOST)
     finally:
         await response.aclose()
 
@@ -286,7 +286,7 @@ async def test_a_coding_that_was_not_asked_for_is_refused():
 
 
 async def test_a_server_that_takes_nothing_of_a_request_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection_module, "WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(connection_module, "WRITE_TIMEOUT_SECONDS", 0.05)
 
     async def serve(wire: Wire, told: Script) -> None:
         wire.reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -305,7 +305,7 @@ async def test_an_answer_may_come_before_the_request_is_taken():
 
     async with script(serve) as server, client(server.url) as http:
         response = await http.send("POST", "/mcp", {}, b"x" * 20_000_000)
-        assert (response.status, await response.read_start(MOST)) == (413, b"no")
+        assert (response.status, await response.read_body_start(MOST)) == (413, b"no")
         await response.aclose()
         await until(lambda: not http._open)
 
@@ -423,7 +423,7 @@ async def test_each_response_has_its_own_head_though_most_are_alike():
 @for_each_row("value", ["a\r\nevil: 1", "a\nb", "a\rb", "a\0b", "ü", "\x1b[2J"])
 async def test_a_header_cannot_become_two(value: str):
     with pytest.raises(ValueError, match="'x-team' has characters"):
-        HttpClient(RequestAddress("http://127.0.0.1/"), {"X-Team": value})
+        OriginHttpClient(RequestAddress("http://127.0.0.1/"), {"X-Team": value})
     async with script(answering) as server, client(server.url) as http:
         with pytest.raises(BrokenHttpConnection, match="has characters"):
             await http.send("GET", "/", {"x": value})
@@ -466,7 +466,7 @@ async def test_cookies_are_bounded():
 async def test_the_user_of_an_address_is_told_to_the_server_alone():
     async with script(answering) as server:
         address = RequestAddress(server.url.replace("://", "://me:p%40ss@"))
-        http = HttpClient(address, {})
+        http = OriginHttpClient(address, {})
         await post(http)
         assert b"authorization: Basic bWU6cEBzcw==\r\n" in server.requests[0]
         assert "p@ss" not in str(address)

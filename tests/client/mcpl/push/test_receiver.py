@@ -10,7 +10,7 @@ import pytest
 from defserve import Text
 from defserve.client import AnswerWindow, EventAnswer, Mcpl, PushedEvent
 from defserve.client.mcpl.push import Inbox
-from defserve.client.replies import UnreadItems
+from defserve.client.replies import UnreadItemQueue
 from defserve.errors import PeerGone
 from tests.client.mcpl.scripted import hosting, live_server
 from tests.rows import for_each_row
@@ -159,7 +159,7 @@ async def test_a_window_that_outlives_a_connection_knows_its_events():
 async def test_events_that_nobody_reads_are_declined_and_may_come_again():
     server = live_server()
     async with hosting(server) as mcpl:
-        mcpl.events()._items = UnreadItems(1)  # pyright: ignore[reportPrivateUsage]
+        mcpl.events()._items = UnreadItemQueue(1)  # pyright: ignore[reportPrivateUsage]
         assert (await server.push("a"))["result"] == {"accepted": True}
         assert (await server.push("b"))["result"]["accepted"] is False
         await anext(mcpl.events())

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from defserve import Server, dangerous, validator
 from defserve.client import Answers, Cancel, Client, Decline, Mgp
-from defserve.client.mgp.peer import CallValidation, guess_validators
-from defserve.client.mgp.server_claims import ListedToolSecurity, parse_tool_security
+from defserve.client.mgp.peer import OutgoingCallValidators, guess_validators
+from defserve.client.mgp.server_claims import ListedToolClaims, parse_tool_security
 from defserve.errors import PeerError, Rejected
 from defserve.guard import Verdict
 from defserve.protocols.mgp.errors import PermissionDenied
@@ -225,8 +225,8 @@ def test_a_standard_validator_over_arguments(name: str, arguments: dict[str, Any
 
 async def test_the_server_that_judges_one_of_several_arguments_knows_which():
     block = {"validator": "network_restricted"}
-    tool = ListedToolSecurity("survey", "moderate", block, {"properties": {"where": {}, "station": {}}})
-    validation = CallValidation({})
+    tool = ListedToolClaims("survey", "moderate", block, {"properties": {"where": {}, "station": {}}})
+    validation = OutgoingCallValidators({})
     await validation.check(tool, {"where": ["fern"]}, enforced=True)
     with pytest.raises(Rejected):
         await validation.check(tool, {"where": ["fern"]}, enforced=False)

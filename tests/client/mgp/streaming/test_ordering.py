@@ -19,25 +19,25 @@ def test_whatever_the_order_of_arrival_chunks_are_given_out_once_and_in_order(ar
             given_out += order.add_chunk(again, again) if again in given_out else []
         given_out += order.add_chunk(index, index)
     assert given_out == list(range(12))
-    assert (order.missed, order.take_missing_indices(), order.take_remaining()) == (0, [], [])
+    assert (order.missed, order.take_unrequested_indices(), order.take_remaining()) == (0, [], [])
 
 
 def test_what_is_missing_is_wanted_once():
     order = ChunkOrder()
     assert order.add_chunk(0, "a") == ["a"]
     assert order.add_chunk(3, "d") == []
-    assert order.take_missing_indices() == [1, 2]
+    assert order.take_unrequested_indices() == [1, 2]
     assert order.add_chunk(5, "f") == []
-    assert order.take_missing_indices() == [4]
-    assert order.take_missing_indices() == []
+    assert order.take_unrequested_indices() == [4]
+    assert order.take_unrequested_indices() == []
 
 
 def test_what_is_lost_is_skipped_and_the_others_are_wanted_again():
     order = ChunkOrder()
     order.add_chunk(3, "d")
-    assert order.take_missing_indices() == [0, 1, 2]
+    assert order.take_unrequested_indices() == [0, 1, 2]
     assert order.skip_chunk(0) == []
-    assert (order.missed, order.take_missing_indices()) == (1, [1, 2])
+    assert (order.missed, order.take_unrequested_indices()) == (1, [1, 2])
     assert order.add_chunk(2, "c") == []
     assert order.add_chunk(1, "b") == ["b", "c", "d"]
 
@@ -61,7 +61,7 @@ def test_a_repetition_gives_out_only_what_is_new():
 def test_an_index_beyond_all_measure_costs_nothing():
     order = ChunkOrder()
     order.add_chunk(10**15, "far")
-    assert order.take_missing_indices() == list(range(MAX_MISSING_INDICES))
+    assert order.take_unrequested_indices() == list(range(MAX_MISSING_INDICES))
     assert order.take_remaining() == ["far"]
     assert order.missed == 10**15
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.guard.code.allowed_names import MODULE_EXPORTS, STANDARD_LEVEL_EXPORTS, RestrictedLevel
+from defserve.guard.code.allowed_names import SAFE_MODULE_EXPORTS, STANDARD_LEVEL_EXPORTS, RestrictedLevel
 from defserve.guard.code.restricted import compile_restricted, make_restricted_globals
 from tests.rows import for_each_row
 
@@ -133,12 +133,12 @@ def test_no_export_is_a_module_or_leads_to_one() -> None:
     import types
     from importlib import import_module
 
-    for name in MODULE_EXPORTS:
+    for name in SAFE_MODULE_EXPORTS:
         module = import_module(name)
-        for export in MODULE_EXPORTS[name]:
+        for export in SAFE_MODULE_EXPORTS[name]:
             assert not isinstance(getattr(module, export, None), types.ModuleType), f"{name}.{export}"
 
 
 def test_loose_tables_only_widen_the_strict_ones() -> None:
-    for name in MODULE_EXPORTS.keys() & STANDARD_LEVEL_EXPORTS.keys():
-        assert MODULE_EXPORTS[name] < STANDARD_LEVEL_EXPORTS[name]
+    for name in SAFE_MODULE_EXPORTS.keys() & STANDARD_LEVEL_EXPORTS.keys():
+        assert SAFE_MODULE_EXPORTS[name] < STANDARD_LEVEL_EXPORTS[name]

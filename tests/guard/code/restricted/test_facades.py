@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from defserve.guard.code.allowed_names import MODULE_EXPORTS
+from defserve.guard.code.allowed_names import SAFE_MODULE_EXPORTS
 from defserve.guard.code.restricted import STAND_INS, compile_restricted, make_restricted_globals
 from tests.rows import for_each_row
 
@@ -99,7 +99,7 @@ def test_no_export_takes_names_of_attributes_without_a_stand_in() -> None:
     """Parameters with these names are names of attributes, or text that becomes code."""
     suspicious = {"assigned", "updated", "attr", "attribute", "attrname", "globals", "globalns"}
     found = set[str]()
-    for module, names in MODULE_EXPORTS.items():
+    for module, names in SAFE_MODULE_EXPORTS.items():
         try:
             real = import_module(module)
         except ImportError:

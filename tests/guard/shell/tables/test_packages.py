@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from defserve.guard.shell.grammar import ProgramSpecTable, Shape, parse_grammar, split_shared_keys
+from defserve.guard.shell.grammar import ProgramSpecTable, Shape, parse_program_spec, split_shared_keys
 from defserve.guard.shell.judgement import judge
 from defserve.guard.shell.kinds import KINDS
-from defserve.guard.shell.places import PathRules, make_environment
+from defserve.guard.shell.places import PathRules, make_command_environment
 from defserve.guard.shell.tables import PACKAGES
 from tests.rows import for_each_row
 
@@ -19,7 +19,7 @@ PACKAGE_KINDS = ("pip-package", "npm-package", "package")
 
 def shapes(entry: str | ProgramSpecTable, title: str) -> Iterator[tuple[str, Shape, tuple[str, ...]]]:
     if isinstance(entry, str):
-        rules = parse_grammar(entry, True)
+        rules = parse_program_spec(entry, True)
         yield from ((title, shape, rules.effects) for shapes in rules.shapes for shape in shapes)
         return
     for name, inner in split_shared_keys(entry).items():
@@ -140,4 +140,4 @@ def test_help_passes_only_alone_behind_a_known_subcommand(command: str) -> None:
 @for_each_row("setting", ["browser", "init_module", "script_shell", "editor", "viewer", "git", "node_options"])
 def test_no_setting_of_a_project_names_a_program_for_npm(setting: str) -> None:
     for writing in (False, True):
-        assert f"npm_config_{setting}" in make_environment(writing)
+        assert f"npm_config_{setting}" in make_command_environment(writing)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from defserve.guard.shell.grammar import EFFECTS, Grammar, ProgramSpecTable, parse_grammar, split_shared_keys
+from defserve.guard.shell.grammar import EFFECTS, Grammar, ProgramSpecTable, parse_program_spec, split_shared_keys
 from defserve.guard.shell.kinds import KINDS, find_word_kind
 from defserve.guard.shell.tables import OPT_IN_PROGRAM_TABLE, PROGRAM_TABLE, SYNTAX_CHECK_TABLE, TAR_TABLE
 from tests.rows import for_each_row
@@ -16,7 +16,7 @@ STYLES = frozenset("words one apart plain leading first alone tasks never tar ne
 
 def grammars(entry: str | ProgramSpecTable, title: str) -> Iterator[tuple[str, Grammar]]:
     if isinstance(entry, str):
-        yield title, parse_grammar(entry, " " in title)
+        yield title, parse_program_spec(entry, " " in title)
         return
     for name, inner in split_shared_keys(entry).items():
         yield from grammars(inner, f"{title} {name}")
@@ -29,7 +29,7 @@ EVERY = [
         for name, entry in table.items()
         for found in grammars(entry, name)
     ),
-    *((" ".join(words), parse_grammar(rules)) for words, rules in SYNTAX_CHECK_TABLE.items()),
+    *((" ".join(words), parse_program_spec(rules)) for words, rules in SYNTAX_CHECK_TABLE.items()),
 ]
 
 
@@ -66,10 +66,10 @@ PACKERS = "gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma zstd unzstd".split()
 
 @for_each_row("name", PACKERS)
 def test_whatever_chooses_what_a_packer_does_has_a_mode(name: str) -> None:
-    rules = parse_grammar(str(PROGRAM_TABLE[name]))
+    rules = parse_program_spec(str(PROGRAM_TABLE[name]))
     assert [flag for flag, option in rules.options.items() if flag in MODE_NAMES and not option.mode] == []
 
 
 def test_a_spec_with_a_typing_error_is_an_error() -> None:
     with pytest.raises(ValueError, match="not an option"):
-        parse_grammar("-a:number@x")
+        parse_program_spec("-a:number@x")

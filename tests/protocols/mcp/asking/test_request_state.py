@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from defserve.errors import InvalidParams, LimitExceeded
 from defserve.protocols.mcp.asking.round_trips import MAX_STATE_LENGTH, InvalidState, Sealer, digest_binding
-from defserve.stores.store import MemoryNonces
+from defserve.stores.store import MemoryNonceStore
 from tests.rows import for_each_row
 
 SECRET = b"0123456789abcdef"
@@ -125,7 +125,7 @@ def test_a_state_is_spent_by_opening_it() -> None:
 
 def test_a_spent_state_stays_spent_when_the_clock_is_set_back() -> None:
     wall, monotonic = Clock(), Clock()
-    sealer = Sealer(SECRET, ttl=600, clock=wall, nonces=MemoryNonces(clock=monotonic))
+    sealer = Sealer(SECRET, ttl=600, clock=wall, nonces=MemoryNonceStore(clock=monotonic))
     text = sealer.seal("answer", binding=BOUND)
     assert opened(sealer, text) == "answer"
     wall.now += 600 - 30
@@ -141,7 +141,7 @@ def test_a_refused_attempt_does_not_spend_a_state() -> None:
 
 
 def test_sealers_that_share_nonces_open_a_state_once_between_them() -> None:
-    nonces = MemoryNonces()
+    nonces = MemoryNonceStore()
     one, two = Sealer(SECRET, nonces=nonces), Sealer(SECRET, nonces=nonces)
     text = one.seal("answer", binding=BOUND)
     assert opened(two, text) == "answer"

@@ -21,8 +21,8 @@ from defserve.protocols.mcp.events.webhook_records import (
     MAX_RETRY_SECONDS,
     SUSPEND_AFTER,
     DeliveryProgress,
-    note_failure,
-    note_success,
+    record_delivery_failure,
+    record_delivery_success,
 )
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
@@ -44,7 +44,7 @@ def make_progress() -> DeliveryProgress:
 
 def test_an_event_is_tried_for_twelve_minutes_and_then_given_up():
     progress, now, waits = make_progress(), NOW, list[float]()
-    while not note_failure(progress, DeliveryFailed("http_5xx"), now):
+    while not record_delivery_failure(progress, DeliveryFailed("http_5xx"), now):
         waits.append((progress.retry_at - now) / 1000)
         now = progress.retry_at
     assert waits == [30, 60, 120, 240, 300]
@@ -64,11 +64,11 @@ def test_no_schedule_waits_too_long_or_tries_too_often(outcomes: list[DeliveryFa
     progress, now, attempts = make_progress(), NOW, 0
     for failed in outcomes:
         if failed is None:
-            note_success(progress, now)
+            record_delivery_success(progress, now)
             attempts = 0
             assert (progress.failures, progress.last_error, progress.failed_since) == (0, None, None)
             continue
-        is_given_up = note_failure(progress, failed, now)
+        is_given_up = record_delivery_failure(progress, failed, now)
         attempts = 0 if is_given_up else attempts + 1
         assert attempts < MAX_ATTEMPTS
         assert progress.last_error == failed.reason
@@ -84,14 +84,14 @@ def test_no_schedule_waits_too_long_or_tries_too_often(outcomes: list[DeliveryFa
 def test_an_hour_of_failures_suspends():
     progress, now = make_progress(), NOW
     while progress.is_active:
-        note_failure(progress, DeliveryFailed("timeout"), now)
+        record_delivery_failure(progress, DeliveryFailed("timeout"), now)
         now = max(now, progress.retry_at) + 1
     assert 3_600_000 <= now - NOW < 2 * 3_600_000
 
 
 def test_what_an_endpoint_asks_for_is_told_and_bounded():
     progress = make_progress()
-    note_failure(progress, DeliveryFailed("http_4xx", retry_after=120), NOW)
+    record_delivery_failure(progress, DeliveryFailed("http_4xx", retry_after=120), NOW)
     status = progress.to_wire(NOW)
     assert (status["throttled"], status["retryAfterMs"], status["lastError"]) == (True, 120_000, "http_4xx")
 

@@ -45,7 +45,7 @@ async def read_all(log: EventLog, cursor: Cursor) -> tuple[list[int], bool]:
 
 async def test_events_come_in_the_order_in_which_they_were_added(address: str):
     log = make_log(address)
-    start = await log.find_end("pushed")
+    start = await log.ensure_end_cursor("pushed")
     for number in range(250):
         await log.append("pushed", {}, {"n": number})
     assert await read_all(log, start) == (list(range(250)), False)
@@ -54,7 +54,7 @@ async def test_events_come_in_the_order_in_which_they_were_added(address: str):
 
 async def test_several_processes_add_at_once_and_nothing_is_lost(address: str):
     logs = [make_log(address) for _ in range(4)]
-    start = await logs[0].find_end("pushed")
+    start = await logs[0].ensure_end_cursor("pushed")
 
     async def add(log: EventLog, first: int) -> None:
         for number in range(first, first + 10):
@@ -90,7 +90,7 @@ class SlowStore(MemoryStore):
 async def test_events_that_wait_for_the_store_are_written_together_and_in_order():
     store = SlowStore()
     log = make_log(store)
-    start = await log.find_end("pushed")
+    start = await log.ensure_end_cursor("pushed")
     store.changes = 0
     added = await asyncio.gather(*(log.append("pushed", {}, {"n": number}) for number in range(60)))
     assert [event.number for event in added] == list(range(60))
@@ -100,7 +100,7 @@ async def test_events_that_wait_for_the_store_are_written_together_and_in_order(
 
 async def test_an_event_whose_acknowledgement_got_lost_is_not_written_again():
     log = make_log(SlowStore())
-    start = await log.find_end("pushed")
+    start = await log.ensure_end_cursor("pushed")
     log.store.raw.lost = 2  # pyright: ignore
     for number in range(4):
         assert (await log.append("pushed", {}, {"n": number})).number == number
@@ -109,7 +109,7 @@ async def test_an_event_whose_acknowledgement_got_lost_is_not_written_again():
 
 async def test_what_the_store_has_no_room_for_fails_alone():
     log = make_log(MemoryStore(limit=5_000))
-    start = await log.find_end("pushed")
+    start = await log.ensure_end_cursor("pushed")
     sizes = [10, 5_000, 10]
     added = await asyncio.gather(
         *(log.append("pushed", {}, {"n": size, "text": "x" * size}) for size in sizes), return_exceptions=True
@@ -120,7 +120,7 @@ async def test_what_the_store_has_no_room_for_fails_alone():
 
 async def test_an_emission_that_is_cancelled_does_not_keep_others_from_the_log():
     log = make_log(SlowStore())
-    start = await log.find_end("pushed")
+    start = await log.ensure_end_cursor("pushed")
     tasks = [asyncio.create_task(log.append("pushed", {}, {"n": number})) for number in range(5)]
     await asyncio.sleep(0)
     tasks[1].cancel()
@@ -131,7 +131,7 @@ async def test_an_emission_that_is_cancelled_does_not_keep_others_from_the_log()
 
 async def test_what_was_added_survives_the_process(address: str):
     first = make_log(address)
-    start = await first.find_end("pushed")
+    start = await first.ensure_end_cursor("pushed")
     await first.append("pushed", {}, {"n": 1}, "upstream")
     await first.store.close()
     again = make_log(address)
@@ -147,7 +147,7 @@ async def test_what_was_added_survives_the_process(address: str):
 async def test_a_log_keeps_so_many_so_much_and_for_so_long(settings: Any, kept: int):
     clock = Clock()
     log = EventLog(make_server_store(MemoryStore(), IDENTITY), EventSettings(**settings), clock)
-    start = await log.find_end("pushed")
+    start = await log.ensure_end_cursor("pushed")
     for number in range(20):
         await log.append("pushed", {}, {"n": number}, "x" * 60)
         clock.now += 1
@@ -162,7 +162,7 @@ async def test_a_log_keeps_so_many_so_much_and_for_so_long(settings: Any, kept: 
 async def test_a_log_that_was_lost_is_another_one():
     before = make_log()
     await before.append("pushed", {}, {"n": 1})
-    cursor = await before.find_end("pushed")
+    cursor = await before.ensure_end_cursor("pushed")
     after = make_log()
     await after.append("pushed", {}, {"n": 2})
     await after.append("pushed", {}, {"n": 3})
@@ -173,7 +173,7 @@ async def test_a_log_that_was_lost_is_another_one():
 async def test_who_has_read_what_a_failover_took_back_is_told():
     log = make_log()
     await log.append("pushed", {}, {"n": 1})
-    end = await log.find_end("pushed")
+    end = await log.ensure_end_cursor("pushed")
     read_further = Cursor(end.epoch, end.number + 2)
     page = await log.read_page("pushed", read_further)
     assert (page.is_truncated, page.cursor) == (True, end)
@@ -183,7 +183,7 @@ async def test_who_has_read_what_a_failover_took_back_is_told():
 
 
 async def test_a_cursor_of_a_lost_log_that_is_empty_leads_on():
-    cursor, after = await make_log().find_end("pushed"), make_log()
+    cursor, after = await make_log().ensure_end_cursor("pushed"), make_log()
     page = await after.read_page("pushed", cursor)
     assert page.is_truncated
     await after.append("pushed", {}, {"n": 1})

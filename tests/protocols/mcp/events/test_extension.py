@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from defserve import Server
 from defserve.errors import LimitExceeded, UsageError
 from defserve.protocols.mcp.events import streams
-from defserve.protocols.mcp.events.draft import MAX_DATA_BYTES
+from defserve.protocols.mcp.events.draft import MAX_EVENT_DATA_BYTES
 from defserve.server import EventSettings
 from tests.protocols.mcp.events.repositories import (
     EXTENSION,
@@ -203,7 +203,7 @@ async def test_data_that_no_webhook_could_carry_is_refused():
     def written() -> Long: ...
 
     with pytest.raises(LimitExceeded):
-        await server.emit_event(written, Long(text="x" * MAX_DATA_BYTES))
+        await server.emit_event(written, Long(text="x" * MAX_EVENT_DATA_BYTES))
 
 
 @for_each_row("event", ["pished", _declared])

@@ -19,7 +19,7 @@ from defserve.protocols.mcp.events.event_log import Cursor, EventLog
 from defserve.protocols.mcp.events.event_types import FilterIndex, matches_filter
 from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.streams import EventHub, LogFollower
-from defserve.protocols.mcp.events.webhook_records import Subscription, WebhookRecords, make_caller_space
+from defserve.protocols.mcp.events.webhook_records import Subscription, WebhookRecords, make_caller_webhook_space
 from defserve.server import EventSettings
 from defserve.stores.identity import ServerIdentity, make_server_store
 from defserve.stores.store import MemoryStore, StoreBusy
@@ -142,7 +142,7 @@ async def play(steps: list[tuple[str, int]], max_events: int) -> None:
         raise AssertionError("there is no source")
 
     hub = EventHub(log, stored, run_source)
-    start, readers = await log.find_end("pushed"), list[Reader]()
+    start, readers = await log.ensure_end_cursor("pushed"), list[Reader]()
     with hub.listen("pushed") as follower:
         for what, number in steps:
             reader = readers[number % len(readers)] if readers else None
@@ -231,14 +231,16 @@ LOOPBACK = EventSettings(allow_loopback=True, webhooks=5_000, webhooks_total=5_0
 
 async def write_webhooks(events: Events, receiver: WebhookReceiver, wanted: Sequence[Params]) -> list[str]:
     """Webhooks in the store as another process has left them, behind the last event; their ids."""
-    records, start = WebhookRecords(events.store, None), await events.log.find_end("pushed")
+    records, start = WebhookRecords(events.store, None), await events.log.ensure_end_cursor("pushed")
     caller, ids = Principal("somebody"), list[str]()
     for arguments in wanted:
         ids.append(f"sub_{len(ids):032x}")
         subscription = Subscription(
             ids[-1], "pushed", receiver.url, arguments, encode_principal(caller), "sep", [], expires=None
         )
-        await records.store_subscription(make_caller_space(caller), subscription, receiver.secret, start, most=5_000)
+        await records.store_subscription(
+            make_caller_webhook_space(caller), subscription, receiver.secret, start, most=5_000
+        )
     return ids
 
 
@@ -246,7 +248,7 @@ async def load_places(events: Events, ids: Sequence[str]) -> list[int]:
     """How far each webhook has come, as the store has it."""
     records, places = WebhookRecords(events.store, None), list[int]()
     for id in ids:
-        loaded = await records.load_subscription(make_caller_space(Principal("somebody")), id)
+        loaded = await records.load_subscription(make_caller_webhook_space(Principal("somebody")), id)
         assert loaded is not None
         places.append(loaded[1].number)
     return places
@@ -299,7 +301,7 @@ async def test_an_idle_webhook_is_written_down_before_the_log_lets_go_of_what_pa
                 for _ in range(10):
                     await server.emit_event("pushed", Push(commits=0), repository="elsewhere")
                 # A fifth of the log is left for what comes before the next process reads it.
-                least = (await find_events(server).log.find_end("pushed")).number - 40
+                least = (await find_events(server).log.ensure_end_cursor("pushed")).number - 40
                 async with asyncio.timeout(30):
                     while min(await load_places(find_events(server), ids)) < least:  # noqa: ASYNC110
                         await asyncio.sleep(0.002)
@@ -326,7 +328,7 @@ async def test_idle_webhooks_have_their_turns_though_processes_come_and_go(tmp_p
                     ids += await write_webhooks(events, receiver, [{"repository": f"r{n}"} for n in range(3)])
                 for _ in range(10):  # a fifth of the log
                     await server.emit_event("pushed", Push(commits=0), repository="elsewhere")
-                end = (await events.log.find_end("pushed")).number
+                end = (await events.log.ensure_end_cursor("pushed")).number
                 async with asyncio.timeout(30):
                     while min(await load_places(events, ids)) < end - 40:  # noqa: ASYNC110
                         await asyncio.sleep(0.002)
@@ -416,7 +418,7 @@ def test_an_event_costs_nothing_for_those_whom_it_passes():
         listening = ExitStack()
 
         async def begin() -> None:
-            follower, start = listening.enter_context(hub.listen("pushed")), await log.find_end("pushed")
+            follower, start = listening.enter_context(hub.listen("pushed")), await log.ensure_end_cursor("pushed")
             readers.extend(Reader(hub, follower, {"to": number}, start, keeps=True) for number in range(count))
             await emit()
 

@@ -29,7 +29,7 @@ def served(clock: Clock) -> Server:
     """A server whose resources count how often they were read."""
     server = Server("s", "1")
     server.mcp.resources.cache = ResourceContentsCache(clock)
-    server.mcp.subscriptions.forward_updates(server.mcp.resources.cache.drop_contents)
+    server.mcp.subscriptions.add_update_listener(server.mcp.resources.cache.drop_contents)
     reads: dict[str, int] = {}
 
     def count(name: str) -> str:

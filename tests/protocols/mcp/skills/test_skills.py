@@ -372,7 +372,7 @@ def test_skills_in_caches_and_hidden_folders_are_nobodys(folder: Path) -> None:
         write(folder, path)
     server = Server("s")
     server.skills(folder)
-    assert [uri for uri, _ in server.mcp.need_skills().registry.items()] == ["skill://refunds/SKILL.md"]
+    assert [uri for uri, _ in server.mcp.ensure_skills_section().registry.items()] == ["skill://refunds/SKILL.md"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from defserve import Limits
 from defserve.errors import LimitExceeded
-from defserve.protocols.mcp.tasks.records import TaskAccounts, TaskRecord, TaskStorage, new_task_id
+from defserve.protocols.mcp.tasks.records import TaskQuotas, TaskRecord, TaskStorage, new_task_id
 from defserve.stores.store import MemoryStore
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, asks, ended, get, shop
 from tests.raw import raw, text_of
@@ -110,7 +110,7 @@ async def test_answers_and_questions_of_a_task_are_bounded():
 def test_what_is_kept_at_any_time_is_within_the_limits(tasks: list[tuple[int, int]]):
     async def fill() -> None:
         clock, limits = Clock(), Limits(tasks=5, task_bytes=1000)
-        accounts = TaskAccounts(TaskStorage(MemoryStore(clock=clock), clock=clock), limits)
+        accounts = TaskQuotas(TaskStorage(MemoryStore(clock=clock), clock=clock), limits)
         kept: list[tuple[int, int]] = []
         for size, ttl in tasks:
             now = int(clock.now * 1000)
@@ -130,7 +130,7 @@ def test_what_is_kept_at_any_time_is_within_the_limits(tasks: list[tuple[int, in
 
 async def test_strangers_have_a_ledger_each_and_one_together():
     limits = Limits(tasks=2)
-    accounts = TaskAccounts(TaskStorage(MemoryStore(), clock=Clock()), limits)
+    accounts = TaskQuotas(TaskStorage(MemoryStore(), clock=Clock()), limits)
     for number in range(10):
         for _ in range(2):
             await accounts.charge_bytes(record(ttl=60_000, owner=None), f"anonymous:10.0.0.{number}", 1)
@@ -142,7 +142,7 @@ async def test_strangers_have_a_ledger_each_and_one_together():
 
 
 async def test_tasks_made_at_once_are_all_counted():
-    accounts = TaskAccounts(TaskStorage(MemoryStore(), clock=Clock()), Limits(tasks=10))
+    accounts = TaskQuotas(TaskStorage(MemoryStore(), clock=Clock()), Limits(tasks=10))
     made = [accounts.charge_bytes(record(ttl=60_000), "alice", 1) for _ in range(25)]
     outcomes = await asyncio.gather(*made, return_exceptions=True)
     assert sum(outcome is None for outcome in outcomes) == 10

@@ -15,7 +15,7 @@ from defserve import Context, Limits, Server
 from defserve.auth import Principal, StaticTokens
 from defserve.errors import NoBackChannel
 from defserve.protocols.mcpl.peers import everyone
-from defserve.stores.stream_events import MemoryEvents
+from defserve.stores.stream_events import SessionEventStreams
 from tests.asgi import Event as SentEvent
 from tests.asgi import Exchange, Peer, living
 from tests.auth.web import client, post
@@ -231,7 +231,7 @@ async def test_what_was_answered_is_not_kept_for_a_reader_who_might_come_back():
         await host.take(600)
         await asyncio.gather(*pushing)
         (web,) = app.streamable.sessions
-        assert isinstance(web.log.events, MemoryEvents)
+        assert isinstance(web.log.events, SessionEventStreams)
         (stream,) = web.log.events._streams.values()
         assert len(stream.kept) <= web.log.events.events
         await host.cut()

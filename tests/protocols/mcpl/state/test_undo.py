@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from defserve import Server, State, ToolError, UsageError
 from defserve.auth import StaticTokens
 from defserve.client import Client, Mcpl
-from defserve.protocols.mcpl.state.undo import copy_into
+from defserve.protocols.mcpl.state.undo import overwrite_in_place
 from defserve.state import CannotUndo, Checkpoint, States
 from defserve.stores.store import MemoryStore
 from tests import asgi
@@ -329,7 +329,7 @@ class Frozen:
     ],
 )
 def test_a_value_takes_the_content_of_another_in_place(value: Any, source: Any):
-    copy_into(value, source)
+    overwrite_in_place(value, source)
     assert value == source
 
 

@@ -29,8 +29,8 @@ def test_what_is_left_for_the_next_is_given_once():
     values, content = StateValues(Book, "books"), CheckpointContent.from_value({"lines": {"a": 1}, "title": ""})
     left = values.parse_value(content)
     values.store_value(content, left)
-    first, _ = values.take_value(content)
-    second, _ = values.take_value(content)
+    first, _ = values.take_unshared_value(content)
+    second, _ = values.take_unshared_value(content)
     assert first is left
     assert second is not left
     assert second == left
@@ -40,14 +40,14 @@ def test_a_value_comes_with_the_text_it_would_be_written_as():
     values = StateValues(Book, "books")
     for content in (None, CheckpointContent.from_value({"title": " x "}), CheckpointContent.from_value({"lines": {}})):
         for _ in range(2):
-            value, text = values.take_value(content)
+            value, text = values.take_unshared_value(content)
             assert text == values.dump(value)
 
 
 def test_a_content_that_nobody_holds_is_forgotten():
     values = StateValues(Book, "books")
     content = CheckpointContent.from_value({"title": "x"})
-    values.take_value(content)
+    values.take_unshared_value(content)
     assert len(values._known) == 1
     del content
     assert len(values._known) == 0

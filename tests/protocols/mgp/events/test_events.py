@@ -326,7 +326,7 @@ async def test_a_session_that_ends_takes_its_subscriptions_along():
     async with subscriber(plant.server, "*"):
         assert plant.server.mgp.events.listeners == 1
     assert plant.server.mgp.events.listeners == 0
-    assert not plant.server.mgp.events.watches_calls
+    assert not plant.server.mgp.events.has_call_subscribers
     await plant.usage.emit(tokens_used=1)
 
 

@@ -18,7 +18,7 @@ SOON = 0.05
 @pytest.fixture(autouse=True)
 def no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has no lease is dead at once, not only some seconds after the store was reached."""
-    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
+    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.can_trust_leases", True)
     monkeypatch.setattr("defserve.serve.http.redis_log.LOOK_SECONDS", SOON)
 
 

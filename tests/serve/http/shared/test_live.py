@@ -108,11 +108,11 @@ async def test_sessions_of_the_local_user_are_found_and_those_that_are_known_are
         await pair.start(name, declare=Live, auth=LocalTokenVerifier("key"))
     client = await pair.client("one", token="key", capabilities=SPEAKS)
     logs = pair["two"].app.streamable.logs
-    await logs.load_all("local")
+    await logs.load_principal_sessions("local")
     assert pair["two"].known == {client.session}
     asked: list[str] = []
     monkeypatch.setattr(logs, "load_session", lambda id, principal: asked.append(id))
-    await logs.load_all("local")
+    await logs.load_principal_sessions("local")
     assert asked == []
 
 
@@ -125,7 +125,7 @@ async def test_a_push_goes_on_although_the_sessions_of_its_principal_cannot_be_l
     async def fail(principal: str) -> None:
         raise LimitExceeded("too many sessions", data={"limit": "sessions"})
 
-    monkeypatch.setattr(pair["one"].app.streamable.logs, "load_all", fail)
+    monkeypatch.setattr(pair["one"].app.streamable.logs, "load_principal_sessions", fail)
     pushing = asyncio.create_task(lives["one"].clock.push("now", to="ada"))
     await client.at("one").answer(await asked(stream, "push/event"), {"accepted": True})
     receipt: Any = await pushing
@@ -158,7 +158,7 @@ async def test_an_event_for_everyone_reaches_a_session_whose_process_has_just_di
     stream = await client.at("two").listen().started()
     await pair["one"].kill()
     assert await lives["two"].clock.push("now", to=everyone) == []
-    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
+    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.can_trust_leases", True)
     await until(lambda: pair["two"].link.is_written)
     await pair["two"].app.streamable.logs._check_owners()
     event = await asked(stream, "push/event")
@@ -186,7 +186,7 @@ async def test_an_event_for_everyone_that_a_process_has_read_and_not_sent_when_i
     await begun.wait()
     await link._renew()  # it says what it has read
     await pair["one"].kill()
-    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
+    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.can_trust_leases", True)
     await pair["two"].app.streamable.logs._check_owners()
     try:
         event = await asked(stream, "push/event")
@@ -215,7 +215,7 @@ async def test_a_channel_opened_in_one_process_is_used_and_closed_in_another(pai
     assert lives["two"].handle_event == ["hello in {'room': 7}"]
     # A process that forgets the session closes nothing.
     table = pair["one"].app.streamable.sessions
-    table.forget_session(table.find_known(client.session))
+    table.forget_session(table.find_known_session(client.session))
     listed = await client.at("one").ask("channels/list", {})
     assert [channel["id"] for channel in listed["result"]["channels"]] == [id]
     assert (await client.at("two").ask("channels/close", {"channelId": id}))["result"] == {"closed": True}

@@ -203,7 +203,7 @@ async def test_a_new_owner_that_fails_in_the_middle_tells_everything_when_it_tri
         raise RuntimeError("a bug")
 
     ownership.replay = fail
-    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
+    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.can_trust_leases", True)
     with pytest.raises(RuntimeError):
         await logs(two).load_session(client.session, session(two, client).opener)
     await logs(two).load_session(client.session, session(two, client).opener)

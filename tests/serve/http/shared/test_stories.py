@@ -276,7 +276,7 @@ def test_who_subscribed_hears_of_each_change_once(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch, log: str, steps: list[Any]
 ):
     monkeypatch.setattr(links, "START_TIMEOUT", 0.02)
-    monkeypatch.setattr(links.SharedStoreLink, "knows_live_workers", True)
+    monkeypatch.setattr(links.SharedStoreLink, "can_trust_leases", True)
     monkeypatch.setattr(redis_sessions, "TRIES", 5)
     address = f"{redis.address}?prefix={uuid4().hex}:" if log == "redis" else None
     asyncio.run(tell_story(address, steps, monkeypatch))

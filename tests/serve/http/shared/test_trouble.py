@@ -58,9 +58,9 @@ async def test_a_session_that_could_not_move_in_does_so_the_next_time(group: Gro
     failing_once(monkeypatch, group["two"].link, "read_updates_after")
     table = logs(group["two"])
     assert (await client.at("two").begin_call("who").ended()).status == 503
-    assert table.list_owned() == []
+    assert table.list_owned_logs() == []
     assert await client.at("two").call("who") == "two"
-    assert table.list_owned() == [log(group["two"], client)]
+    assert table.list_owned_logs() == [log(group["two"], client)]
 
 
 async def test_a_reader_that_could_not_begin_leaves_its_place(group: Group, monkeypatch: pytest.MonkeyPatch):
@@ -116,7 +116,7 @@ async def test_what_cannot_be_queued_is_refused_and_kept_later(group: Group, mon
     with monkeypatch.context() as patch:
         patch.setattr(worker_link, "QUEUED_BYTES", -1)
         refused = await client.at("one").begin_request("logging/setLevel", {"level": "debug"}).ended()
-        assert refused.status == 503 and log(group["one"], client).has_changed
+        assert refused.status == 503 and log(group["one"], client).has_unsaved_changes
     await client.at("one").ask("resources/subscribe", {"uri": "memo://a"})
     await client.knows("two", lambda log: "debug" in str(log.known))
 

@@ -11,8 +11,8 @@ import pytest
 from defserve import Server
 from defserve.errors import UsageError
 from defserve.tooling.devserver.child import MAX_CALL_BYTES, LastCallRecorder, describe_problem, summarize_server
-from defserve.tooling.devserver.handover import ChildReport, ServerSummary, StartProblem
-from defserve.tooling.loading import load_quietly
+from defserve.tooling.devserver.handover import DevChildReport, ServerSummary, StartProblem
+from defserve.tooling.loading import load_without_serving
 from tests.rows import for_each_row
 
 SOURCE = """from defserve import Server
@@ -88,7 +88,7 @@ def test_a_problem_names_its_place_and_the_lines_that_led_there(
 ):
     (folder / "calc_broken.py").write_text(source)
     with pytest.raises(UsageError) as caught:
-        load_quietly("calc_broken.py")
+        load_without_serving("calc_broken.py")
     assert describe_problem(caught.value) == StartProblem(where, text, lines)
 
 
@@ -98,12 +98,12 @@ def test_a_problem_of_ours_has_its_fix():
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path):
-    report = ChildReport(
+    report = DevChildReport(
         ["a.py"], [], ServerSummary("calc", "1", 1, 20, {"add": "1"}), StartProblem("a.py:1", "no", [])
     )
     report.write_file(str(tmp_path / "report"))
-    assert ChildReport.read_file(tmp_path / "report") == report
-    assert ChildReport.read_file(tmp_path / "none") == ChildReport()
+    assert DevChildReport.read_file(tmp_path / "report") == report
+    assert DevChildReport.read_file(tmp_path / "none") == DevChildReport()
 
 
 @pytest.mark.anyio

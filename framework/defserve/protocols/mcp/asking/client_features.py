@@ -44,7 +44,7 @@ class ElicitationForm:
 
         from defserve.binding import models
         from defserve.binding.arguments import UnusablePattern, check_core_schema_patterns
-        from defserve.binding.core_schemas import make_argument_validator
+        from defserve.binding.core_schemas import make_bounded_argument_validator
 
         adapter = models.make_type_adapter(kind)
         try:
@@ -52,7 +52,7 @@ class ElicitationForm:
         except UnusablePattern as error:
             raise UsageError(f"question: {error.problem}", fix=error.fix) from None
         # The adapter's own would match a text of any length.
-        validate = make_argument_validator(adapter).validate_json
+        validate = make_bounded_argument_validator(adapter).validate_json
         schema = adapter.json_schema(schema_generator=models.TitlelessSchemaGenerator)
         name = getattr(kind, "__name__", str(kind))
         if "properties" not in schema:

@@ -24,7 +24,7 @@ from defserve.protocols.mcp.asking.client_features import (
     Sample,
     build_sampling_params,
 )
-from defserve.protocols.mcp.asking.round_trips import QUESTION_METHODS, RoundTrips, digest_question
+from defserve.protocols.mcp.asking.round_trips import METHODS_THAT_MAY_ASK, RoundTrips, digest_question
 from defserve.protocols.mcp.lifecycle import Dialect, get_dialect
 
 if TYPE_CHECKING:
@@ -181,9 +181,9 @@ async def _question(call: Call, method: str, params: Params, key: str | None, st
             raise PeerError(f"the client's answer to {method} has the wrong shape")
         return answer
     if call.outer is not None and (work := find_parked_work(call)) is not None:
-        return await ask_for_parked_work(call, work, method, params, acceptable, key)
+        return await ask_caller_of_parked_work(call, work, method, params, acceptable, key)
     rounds = call.root.local(RoundTrips)
-    name, digest = rounds.make_question_key(key, method, params)
+    name, digest = rounds.make_question_key_and_digest(key, method, params)
     if (answer := rounds.find_answer(name, digest, acceptable, strict)) is None:
         answer = await rounds.ask_client(call, name, digest, {"method": method, "params": params})
     return answer
@@ -205,8 +205,8 @@ def _require(call: Call, capability: str, detail: str | None = None) -> Dialect:
 def _obstacle(call: Call, capability: str, detail: str | None) -> NoBackChannel | None:
     if (capability, detail) == ("elicitation", None) and _asker(call) is not None:
         return None
-    if get_dialect(call).stateless and call.method not in QUESTION_METHODS:
-        return NoBackChannel(f"{call.method} cannot ask the client: only {', '.join(sorted(QUESTION_METHODS))} can")
+    if get_dialect(call).stateless and call.method not in METHODS_THAT_MAY_ASK:
+        return NoBackChannel(f"{call.method} cannot ask the client: only {', '.join(sorted(METHODS_THAT_MAY_ASK))} can")
     if (missing := _missing(call, capability, detail)) is None:
         return None
     what = f"{capability} ({detail})" if detail else capability
@@ -331,7 +331,7 @@ class ParkedWork:
     ) -> Any:
         """Put a question to the caller, and wait for its answer. The caller may be another request by then."""
         if self._outer is not None:  # it is a part of work that is parked as a whole
-            return await ask_for_parked_work(self.call, self._outer, method, params, acceptable, key)
+            return await ask_caller_of_parked_work(self.call, self._outer, method, params, acceptable, key)
         self._asked += 1
         name = key if key and key not in self.open else f"{key or method.partition('/')[0]}-{self._asked}"
         self.open[name] = question = OpenQuestion({"method": method, "params": params}, acceptable)
@@ -486,7 +486,7 @@ def find_parked_work(call: Call) -> ParkedWork | None:
     return None
 
 
-async def ask_for_parked_work(
+async def ask_caller_of_parked_work(
     call: Call, work: ParkedWork, method: str, params: Params, acceptable: Callable[[Any], bool], key: str | None
 ) -> Any:
     """Ask for a call that belongs to parked work. Its time stands still meanwhile."""

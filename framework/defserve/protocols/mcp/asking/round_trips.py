@@ -27,13 +27,13 @@ from defserve.core.messages import Params
 from defserve.errors import InvalidParams, LimitExceeded, Suspended, UsageError
 from defserve.protocols.mcp.errors import read_optional_object_param, read_text_param
 from defserve.protocols.mcp.lifecycle import get_dialect
-from defserve.stores.store import MemoryNonces, NonceStore
+from defserve.stores.store import MemoryNonceStore, NonceStore
 
 if TYPE_CHECKING:
     import asyncio
 
 
-QUESTION_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+METHODS_THAT_MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The only requests that may be answered with a question."""
 
 
@@ -83,7 +83,7 @@ class RoundTrips:
 
     # -- a question --------------------------------------------------------------------------------------
 
-    def make_question_key(self, key: str | None, method: str, params: Params) -> tuple[str, str]:
+    def make_question_key_and_digest(self, key: str | None, method: str, params: Params) -> tuple[str, str]:
         """The key a question travels under, and the digest of what it says."""
         digest = digest_question(method, params)
         base = key or f"{method.partition('/')[0]}-{digest[:12]}"
@@ -312,7 +312,7 @@ def _line(call: Call) -> Iterator[Call]:
 
 STATE_PREFIX = "v1."
 MAX_STATE_LENGTH = 64 * 1024
-MIN_SECRET_BYTES = 16
+MIN_SEALER_SECRET_BYTES = 16
 SKEW = 60.0
 """How far ahead another worker's clock may be, in seconds, and how far this one may be set back."""
 
@@ -335,8 +335,8 @@ class _Keys(NamedTuple):
 
     @classmethod
     def derive(cls, secret: bytes) -> _Keys:
-        if len(secret) < MIN_SECRET_BYTES:
-            raise ValueError(f"the secret has {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed")
+        if len(secret) < MIN_SEALER_SECRET_BYTES:
+            raise ValueError(f"the secret has {len(secret)} bytes, at least {MIN_SEALER_SECRET_BYTES} are needed")
         root = hmac.digest(b"defserve requestState v1", secret, "sha256")
         return cls(hmac.digest(root, b"encryption", "sha256"), hmac.digest(root, b"authentication", "sha256"))
 
@@ -369,7 +369,7 @@ class Sealer:
     ) -> None:
         self._keys = tuple(map(_Keys.derive, (secret, *previous)))
         self._ttl, self._clock = ttl, clock
-        self._nonces = MemoryNonces(REMEMBERED_STATES) if nonces is None else nonces
+        self._nonces = MemoryNonceStore(REMEMBERED_STATES) if nonces is None else nonces
 
     def seal(self, payload: Any, *, binding: bytes) -> str:
         """Seal a JSON payload. `binding` is the digest of the request that the state belongs to.

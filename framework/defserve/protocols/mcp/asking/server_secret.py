@@ -64,20 +64,20 @@ class ServerSecret:
         secret = os.environ.get(SECRET_VARIABLE) if self._secret is None else None
         if not secret:
             return self._secret
-        from defserve.base.secret_references import read_setting
+        from defserve.base.secret_references import read_secret_setting
 
-        return _check_secret(read_setting(secret, SECRET_VARIABLE), SECRET_VARIABLE)
+        return _check_secret(read_secret_setting(secret, SECRET_VARIABLE), SECRET_VARIABLE)
 
     def _make_sealer(self) -> Sealer:
         import secrets
 
         from defserve.protocols.mcp.asking.round_trips import Sealer
         from defserve.stores.identity import NO_SERVER_IDENTITY
-        from defserve.stores.store import StoreNonces
+        from defserve.stores.store import SharedNonceStore
 
         known = self.get_lasting_secret()
         self._is_ephemeral = known is None and self.of_group is None
-        nonces = StoreNonces(self._store) if self._store is not None else None
+        nonces = SharedNonceStore(self._store) if self._store is not None else None
         identity = self._identity() if self._identity is not None else NO_SERVER_IDENTITY
         key = identity.derive_key(known or self.of_group or secrets.token_bytes(32), "requestState")
         return Sealer(key, clock=self._clock, nonces=nonces)
@@ -97,12 +97,12 @@ class ServerSecret:
 
 
 def _check_secret(secret: str | bytes, source: str) -> bytes:
-    from defserve.protocols.mcp.asking.round_trips import MIN_SECRET_BYTES
+    from defserve.protocols.mcp.asking.round_trips import MIN_SEALER_SECRET_BYTES
 
     key = secret.encode() if isinstance(secret, str) else secret
-    if len(key) < MIN_SECRET_BYTES:
+    if len(key) < MIN_SEALER_SECRET_BYTES:
         raise UsageError(
-            f"{source} has {len(key)} bytes, at least {MIN_SECRET_BYTES} are needed",
+            f"{source} has {len(key)} bytes, at least {MIN_SEALER_SECRET_BYTES} are needed",
             fix="make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
         )
     return key

@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 EVENTS_EXTENSION_ID: Final = MCP_NAMESPACE + "events"
 LIST_METHOD, POLL_METHOD, STREAM_METHOD = "events/list", "events/poll", "events/stream"
 SUBSCRIBE_METHOD, UNSUBSCRIBE_METHOD = "events/subscribe", "events/unsubscribe"
-LIST_CHANGED_FILTER: Final = "eventsListChanged"
+EVENTS_LIST_CHANGED_FILTER: Final = "eventsListChanged"
 
 ACTIVE_NOTIFICATION: Final = "notifications/events/active"
 EVENT_NOTIFICATION: Final = "notifications/events/event"
 ERROR_NOTIFICATION: Final = "notifications/events/error"
 HEARTBEAT_NOTIFICATION: Final = "notifications/events/heartbeat"
 TERMINATED_NOTIFICATION: Final = "notifications/events/terminated"
-LIST_CHANGED_NOTIFICATION: Final = "notifications/events/list_changed"
+EVENTS_LIST_CHANGED_NOTIFICATION: Final = "notifications/events/list_changed"
 
 DeliveryMode: TypeAlias = Literal["poll", "push", "webhook"]
 DELIVERY_MODES: Final[tuple[DeliveryMode, ...]] = get_args(DeliveryMode)
 
-DialectName: TypeAlias = Literal["sep", "sketch"]
+EventDialectName: TypeAlias = Literal["sep", "sketch"]
 ErrorName: TypeAlias = Literal["not_found", "forbidden", "resource_exhausted", "unsupported", "callback_endpoint_error"]
 
-ERROR_CODES: Final[dict[ErrorName, dict[DialectName, int]]] = {
+EVENT_ERROR_CODES: Final[dict[ErrorName, dict[EventDialectName, int]]] = {
     "not_found": {"sep": -32023, "sketch": -32011},
     "forbidden": {"sep": -32024, "sketch": -32012},
     "resource_exhausted": {"sep": -32025, "sketch": -32013},
@@ -49,8 +49,8 @@ ERROR_CODES: Final[dict[ErrorName, dict[DialectName, int]]] = {
 HEARTBEAT_SECONDS: Final = 30.0
 MIN_POLL_MS: Final = 1_000
 MAX_EVENT_BYTES: Final = 256 * 1024
-"""Of an event on the wire. Its data may have `MAX_DATA_BYTES`, so that there is room for what stands around it."""
-MAX_DATA_BYTES: Final = MAX_EVENT_BYTES - 4 * 1024
+"""Of an event on the wire. Its data may have `MAX_EVENT_DATA_BYTES`, so that there is room for the rest."""
+MAX_EVENT_DATA_BYTES: Final = MAX_EVENT_BYTES - 4 * 1024
 
 # Webhooks: the headers of a request, and the types of bodies that are not events.
 SUBSCRIPTION_ID_HEADER: Final = "x-mcp-subscription-id"
@@ -64,7 +64,7 @@ def speaks_sep(call: Call) -> bool:
     return is_object(extensions) and is_object(extensions.get(EVENTS_EXTENSION_ID))
 
 
-def get_event_dialect(call: Call) -> DialectName:
+def get_event_dialect(call: Call) -> EventDialectName:
     """The dialect in which a request is answered."""
     return "sep" if speaks_sep(call) else "sketch"
 
@@ -72,8 +72,8 @@ def get_event_dialect(call: Call) -> DialectName:
 class EventError(ProtocolError):
     """An error of `events/*`. Its number depends on the dialect of the request."""
 
-    def __init__(self, name: ErrorName, dialect: DialectName, message: str, **data: Any) -> None:
-        super().__init__(message, code=ERROR_CODES[name][dialect], data=data)
+    def __init__(self, name: ErrorName, dialect: EventDialectName, message: str, **data: Any) -> None:
+        super().__init__(message, code=EVENT_ERROR_CODES[name][dialect], data=data)
         self.error_type = name
 
     def to_wire(self) -> Params:

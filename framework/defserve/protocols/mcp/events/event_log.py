@@ -45,7 +45,7 @@ LOG_TTL_SECONDS: Final = 30 * 86_400.0
 MAX_TRIES: Final = 200
 MAX_PAUSE_SECONDS: Final = 0.02
 FIRST_PAUSE_SECONDS: Final = 0.0005
-MAX_BATCH: Final = 100
+MAX_EVENTS_AT_ONCE: Final = 100
 """Events that are read, written or dropped at once."""
 MAX_BATCH_BYTES: Final = 1 << 20
 """Of the events that are written at once, unless one alone has more."""
@@ -87,7 +87,7 @@ class Occurrence(NamedTuple):
         return wire if cursor is None else {**wire, "cursor": cursor}
 
 
-class LogOrigin(NamedTuple):
+class BackendPosition(NamedTuple):
     """A place in another server: it is kept under `name`, was `before`, and is `after` once an event is added."""
 
     name: str
@@ -95,7 +95,7 @@ class LogOrigin(NamedTuple):
     after: str
 
 
-class OriginMoved(Exception):
+class BackendPositionMoved(Exception):
     """Somebody else has added what came from another server."""
 
 
@@ -126,7 +126,7 @@ class _Waiting(NamedTuple):
 
     event: Occurrence
     record: bytes
-    origin: LogOrigin | None
+    origin: BackendPosition | None
     written: asyncio.Future[Occurrence]
 
 
@@ -167,12 +167,12 @@ class EventLog:
         *,
         is_exact: bool = False,
         at: int | None = None,
-        origin: LogOrigin | None = None,
+        origin: BackendPosition | None = None,
     ) -> Occurrence:
         """Add an event. When this returns, the store has it. Raises what the store raises.
 
-        `at` is when it happened, now by default. With an `origin` that is no longer there it raises OriginMoved. Events
-        of one loop get into the log in the order of these calls.
+        `at` is when it happened, now by default. Raises BackendPositionMoved for an `origin` that is gone.
+        Events of one loop get into the log in the order of these calls.
         """
         id = f"evt_{secrets.token_hex(16)}" if id is None else id
         loop = asyncio.get_running_loop()
@@ -206,7 +206,7 @@ class EventLog:
     def _take_batch(self, queue: deque[_Waiting]) -> list[_Waiting]:
         """The events to write next. Small logs are not overrun by one batch. One with an origin is written alone."""
         batch, size = list[_Waiting](), 0
-        most = max(1, min(MAX_BATCH, self._settings.max_events // 10))
+        most = max(1, min(MAX_EVENTS_AT_ONCE, self._settings.max_events // 10))
         most_bytes = min(MAX_BATCH_BYTES, self._settings.max_bytes // 10)
         while queue and len(batch) < most:
             waiting = queue[0]
@@ -259,8 +259,8 @@ class EventLog:
                 if attempt == 0:
                     self._known[name] = encoded, grown
                 return head.next
-            if origin is not None and await self.read_origin(name, origin.name) != origin.before:
-                raise OriginMoved
+            if origin is not None and await self.read_backend_position(name, origin.name) != origin.before:
+                raise BackendPositionMoved
             await asyncio.sleep(random.uniform(0, pause))
             pause = min(MAX_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, 2 * pause))
             mine = str(head.next)
@@ -272,7 +272,7 @@ class EventLog:
             head = self._parse_head(before)
         raise StoreBusy("Too many events are emitted at once", data={"retry_after_ms": 1000})
 
-    async def find_end(self, name: str) -> Cursor:
+    async def ensure_end_cursor(self, name: str) -> Cursor:
         """The cursor behind the last event. A log that does not exist yet is begun, so that its epoch is known."""
         space = _space(name)
         while True:
@@ -282,21 +282,21 @@ class EventLog:
                 return Cursor(head.epoch, head.next)
 
     async def read_page(
-        self, name: str, cursor: Cursor, *, max_age_ms: float | None = None, limit: int = MAX_BATCH
+        self, name: str, cursor: Cursor, *, max_age_ms: float | None = None, limit: int = MAX_EVENTS_AT_ONCE
     ) -> LogPage:
         """The next events after a cursor. Those that are older than allowed are skipped."""
         space = _space(name)
         before, head = await self._read_head(space)
         if before is None:
             # The cursor comes from a log that is lost.
-            return LogPage([], await self.find_end(name), True, False)
+            return LogPage([], await self.ensure_end_cursor(name), True, False)
         is_truncated = cursor.epoch != head.epoch or cursor.number < head.first
         number = start = head.first if is_truncated else min(cursor.number, head.next)
         # A failover has taken back what this reader was given already.
         is_truncated = is_truncated or cursor.number > head.next
         oldest = self.now() - min(self._settings.max_age * 1000, max_age_ms if max_age_ms is not None else float("inf"))
         while number < head.next:
-            upto = min(number + min(limit, MAX_BATCH), head.next)
+            upto = min(number + min(limit, MAX_EVENTS_AT_ONCE), head.next)
             events = await self._read_events(space, range(number, upto))
             young = [event for event in events if event.time >= oldest]
             # What was dropped while it was read, and what is too old, is missing.
@@ -314,12 +314,12 @@ class EventLog:
         average = head.bytes / max(1, head.next - head.first)
         return max(count / self._settings.max_events, count * average / self._settings.max_bytes)
 
-    async def read_origin(self, name: str, origin: str) -> str | None:
+    async def read_backend_position(self, name: str, origin: str) -> str | None:
         """The place in another server up to which its events were added."""
         found = (await self.store.get(_space(name), [ORIGIN + origin])).get(ORIGIN + origin)
         return None if found is None else found.decode()
 
-    async def store_origin(self, name: str, origin: str, place: str) -> None:
+    async def store_first_backend_position(self, name: str, origin: str, place: str) -> None:
         """Keep a place in another server, if none is kept under this name."""
         space = _space(name)
         while True:
@@ -334,12 +334,12 @@ class EventLog:
             if await self.store.change(StoreChange(space, put=put, drop=dropped, expect=expect, ttl=self._ttl)):
                 return
 
-    async def move_origin(self, name: str, origin: LogOrigin) -> None:
-        """Keep a later place, without an event. Raises OriginMoved."""
+    async def move_backend_position(self, name: str, origin: BackendPosition) -> None:
+        """Keep a later place, without an event. Raises BackendPositionMoved."""
         key, space = ORIGIN + origin.name, _space(name)
         change = StoreChange(space, put={key: origin.after.encode()}, expect={key: origin.before.encode()})
         if not await self.store.change(change):
-            raise OriginMoved
+            raise BackendPositionMoved
 
     @property
     def _ttl(self) -> float:
@@ -370,7 +370,7 @@ class EventLog:
         if not is_over(head):
             return head, ()
         dropped: list[str] = []
-        names = [str(number) for number in range(head.first, min(head.first + MAX_BATCH, end))]
+        names = [str(number) for number in range(head.first, min(head.first + MAX_EVENTS_AT_ONCE, end))]
         found = await self.store.get(space, names)
         for name in names:
             record = found.get(name)

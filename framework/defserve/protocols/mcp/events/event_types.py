@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from defserve.binding.arguments import require_annotation_schemas
-from defserve.binding.json_schemas import find_json_types, move_root_combiners
+from defserve.binding.json_schemas import find_json_types, move_combiners_to_description
 from defserve.binding.results import find_result_annotation, make_structured_packer
 from defserve.binding.signature import Signature, format_annotation
 from defserve.core.messages import Params
 from defserve.errors import BadArguments, InvalidParams, LimitExceeded, UsageError
 from defserve.protocols.mcp.errors import read_optional_object_param
-from defserve.protocols.mcp.events.draft import DELIVERY_MODES, MAX_DATA_BYTES, MIN_POLL_MS, DeliveryMode
+from defserve.protocols.mcp.events.draft import DELIVERY_MODES, MAX_EVENT_DATA_BYTES, MIN_POLL_MS, DeliveryMode
 from defserve.protocols.mcp.function import FindProvider, Function, find_no_provider
 from defserve.protocols.mcp.items import Item, ItemOptions, check_item_options, choose_item_name
 from defserve.protocols.mcp.lifecycle import Dialect
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.events.event_log import Occurrence
     from defserve.protocols.mcp.events.extension import Events
 
-EventFeed: TypeAlias = "Callable[[Occurrence], None]"
+OccurrenceListener: TypeAlias = "Callable[[Occurrence], None]"
 """Gets each event of a type once it is in the log, for another protocol. It neither waits nor raises."""
 
 EVENT_ID_PARAMETER: Final = "event_id"
@@ -74,7 +74,7 @@ class EventType(Item[EventTypeOptions]):
     ) -> None:
         super().__init__(name, options, function, owner)
         self.delivery = delivery
-        self.feeds: tuple[EventFeed, ...] = ()
+        self.feeds: tuple[OccurrenceListener, ...] = ()
         signature = function.signature
         annotation, subject = find_result_annotation(signature), f"event {name!r}"
         if annotation is Parameter.empty:
@@ -86,7 +86,7 @@ class EventType(Item[EventTypeOptions]):
                 where=signature.where,
                 fix="annotate the return with a model, a dataclass or a TypedDict: -> Push",
             )
-        self.payload_schema = move_root_combiners(made.portable_output)
+        self.payload_schema = move_combiners_to_description(made.portable_output)
         self._pack = make_structured_packer(made, annotation)
 
     @classmethod
@@ -148,7 +148,7 @@ class EventType(Item[EventTypeOptions]):
         return not caller.missing(self.options.scopes)
 
     @property
-    def may_come_back(self) -> bool:
+    def is_missing_temporarily(self) -> bool:
         """Whether it is missing only because the server behind this one that has it is away."""
         return False
 
@@ -197,10 +197,10 @@ class EventType(Item[EventTypeOptions]):
     def pack_payload(self, payload: Any) -> Params:
         """The data of an event. Raises TypeError if it does not fit the annotation, and LimitExceeded."""
         data: Any = self._pack(payload).structured
-        if (size := len(json.dumps(data))) > MAX_DATA_BYTES:
+        if (size := len(json.dumps(data))) > MAX_EVENT_DATA_BYTES:
             raise LimitExceeded(
-                f"the data of an event {self.name!r} has {size} bytes, and {MAX_DATA_BYTES} is the most",
-                data={"limit": "event_data", "max": MAX_DATA_BYTES},
+                f"the data of an event {self.name!r} has {size} bytes, and {MAX_EVENT_DATA_BYTES} is the most",
+                data={"limit": "event_data", "max": MAX_EVENT_DATA_BYTES},
             )
         return data
 
@@ -338,7 +338,7 @@ def read_filter(event: EventType, params: Params) -> Params:
         raise InvalidParams(f"Invalid params: {error.message}", data=error.data) from None
 
 
-def read_count(params: Params, name: str) -> int | None:
+def read_non_negative_param(params: Params, name: str) -> int | None:
     """A number of a request that is not negative; None if it is left out."""
     value: Any = params.get(name)
     if value is None:

@@ -23,8 +23,8 @@ from defserve.protocols.mcp.errors import read_text_param
 from defserve.protocols.mcp.events.draft import (
     DELIVERY_MODES,
     EVENTS_EXTENSION_ID,
-    LIST_CHANGED_FILTER,
-    LIST_CHANGED_NOTIFICATION,
+    EVENTS_LIST_CHANGED_FILTER,
+    EVENTS_LIST_CHANGED_NOTIFICATION,
     LIST_METHOD,
     POLL_METHOD,
     STREAM_METHOD,
@@ -35,14 +35,14 @@ from defserve.protocols.mcp.events.draft import (
     make_event_error,
 )
 from defserve.protocols.mcp.events.event_log import (
-    MAX_BATCH,
+    MAX_EVENTS_AT_ONCE,
+    BackendPosition,
     Cursor,
     CursorCodec,
     EventLog,
-    LogOrigin,
     load_events_secret,
 )
-from defserve.protocols.mcp.events.event_types import EventType, matches_filter, read_count, read_filter
+from defserve.protocols.mcp.events.event_types import EventType, matches_filter, read_filter, read_non_negative_param
 from defserve.protocols.mcp.events.streams import EventHub, EventStream
 from defserve.protocols.mcp.items import ListMethod
 from defserve.protocols.mcp.subscriptions import SUBSCRIPTION_ID_META_KEY, GrantedFilter, SendNotification
@@ -92,7 +92,7 @@ class Events(Extension):
         self._webhooks: Webhooks | None = None
         self._before_list: Callable[[Call], Awaitable[None]] | None = None
         self._wait_for_name: Callable[[Call, str], Awaitable[object]] | None = None
-        subscriptions.add_filter_member(LIST_CHANGED_FILTER, self.follow_list)
+        subscriptions.add_filter_member(EVENTS_LIST_CHANGED_FILTER, self.follow_list)
         self.registry.watch(self._on_list_changed)
 
     # -- the plug ----------------------------------------------------------------------------------------
@@ -145,12 +145,12 @@ class Events(Extension):
         """Whether servers behind this one may have events, which come and go with them."""
         return self._before_list is not None
 
-    def available_delivery(self) -> Sequence[DeliveryMode]:
+    def list_available_delivery_modes(self) -> Sequence[DeliveryMode]:
         """The ways in which this server can deliver: webhooks need an HTTP client."""
         has_client = find_spec("httpx2") is not None
         return [mode for mode in DELIVERY_MODES if mode != "webhook" or has_client]
 
-    def forbid_loopback(self) -> None:
+    def ignore_allow_loopback_option(self) -> None:
         """Other machines reach this server: `allow_loopback`, which is for tests and development, does not count."""
         if self.is_loopback_allowed:
             self.is_loopback_allowed = False
@@ -214,7 +214,7 @@ class Events(Extension):
         *,
         is_exact: bool = False,
         at: int | None = None,
-        origin: LogOrigin | None = None,
+        origin: BackendPosition | None = None,
     ) -> str:
         """Add an event to the log, wake those who wait for it, and return its id. See `EventLog.append`."""
         name = event.name
@@ -253,14 +253,17 @@ class Events(Extension):
 
     async def poll(self, call: Call, params: Params) -> Params:
         """`events/poll`: the events after a cursor. Without a cursor, only the cursor to begin with."""
-        event, wanted = await self.find_requested(call, params, "poll")
+        event, wanted = await self.find_requested_event_type(call, params, "poll")
         codec, name = await self.load_codec(), event.name
-        max_age, limit = read_count(params, "maxAgeMs"), read_count(params, "maxEvents") or MAX_EVENTS_A_POLL
+        max_age, limit = (
+            read_non_negative_param(params, "maxAgeMs"),
+            read_non_negative_param(params, "maxEvents") or MAX_EVENTS_A_POLL,
+        )
         await event.check_subscriber(call, self, wanted)
         hub = self._hubs[asyncio.get_running_loop()]
-        hub.keep_source(event, wanted, POLLS_KEPT * event.poll_ms / 1000)
+        hub.keep_source_for_seconds(event, wanted, POLLS_KEPT * event.poll_ms / 1000)
         if params.get("cursor") is None:
-            cursor = await self.log.find_end(name)
+            cursor = await self.log.ensure_end_cursor(name)
             found, is_truncated, has_more = list[Params](), False, False
         else:
             cursor = codec.decode_cursor(name, params["cursor"])
@@ -292,14 +295,14 @@ class Events(Extension):
                     is_truncated = True
                 else:
                     found.append(event.to_wire(one))
-            cursor, scanned = page.cursor, scanned + MAX_BATCH
+            cursor, scanned = page.cursor, scanned + MAX_EVENTS_AT_ONCE
             if not page.has_more or scanned >= MAX_SCANNED:
                 return found, cursor, is_truncated, page.has_more
 
     async def stream(self, call: Call, params: Params) -> Params:
         """`events/stream`: stays open until the client cancels it, the event ends for it or the server drains."""
-        event, wanted = await self.find_requested(call, params, "push")
-        codec, max_age = await self.load_codec(), read_count(params, "maxAgeMs")
+        event, wanted = await self.find_requested_event_type(call, params, "push")
+        codec, max_age = await self.load_codec(), read_non_negative_param(params, "maxAgeMs")
         given = params.get("cursor")
         cursor = codec.decode_cursor(event.name, given) if given is not None else None
         hub = self._hubs[asyncio.get_running_loop()]
@@ -364,16 +367,18 @@ class Events(Extension):
 
     # -- for the ways of delivery ------------------------------------------------------------------------
 
-    def offer_elsewhere(
+    def attach_backend_sources(
         self,
-        before_list: Callable[[Call], Awaitable[None]],
+        wait_before_listing: Callable[[Call], Awaitable[None]],
         meta: Callable[[Call], Params],
         wait_for_name: Callable[[Call, str], Awaitable[object]],
     ) -> None:
-        """Servers behind this one have events, too; see `MCP.offer_elsewhere`."""
-        self._before_list, self._list.meta, self._wait_for_name = before_list, meta, wait_for_name
+        """Servers behind this one have events, too; see `MCP.attach_backend_sources`."""
+        self._before_list, self._list.meta, self._wait_for_name = wait_before_listing, meta, wait_for_name
 
-    async def find_requested(self, call: Call, params: Params, mode: DeliveryMode) -> tuple[EventType, Params]:
+    async def find_requested_event_type(
+        self, call: Call, params: Params, mode: DeliveryMode
+    ) -> tuple[EventType, Params]:
         """The type that a request names, and its filter. Raises EventError or InvalidParams."""
         name = read_text_param(params, "name")
         if self._wait_for_name is not None and self.registry.get(name) is None:
@@ -396,7 +401,7 @@ class Events(Extension):
     def check_alive(self, call: Call, event: EventType) -> None:
         """Raises EventError if a type is gone, has changed, or the caller may no longer see it."""
         current = self.registry.get(event.name)
-        if current is None and event.may_come_back:
+        if current is None and event.is_missing_temporarily:
             return
         if current is None:
             raise make_event_error(call, "not_found", f"{event.name} is no longer an event", kind="event")
@@ -407,9 +412,9 @@ class Events(Extension):
         if not call.session.composition.visible(call, current):
             raise make_event_error(call, "forbidden", f"you may no longer have {event.name}")
 
-    def runs_source(self, event: EventType, wanted: Params) -> bool:
+    def is_source_running(self, event: EventType, wanted: Params) -> bool:
         """Whether the source of a type runs for these arguments."""
-        return self._hubs[asyncio.get_running_loop()].runs_source(event, wanted)
+        return self._hubs[asyncio.get_running_loop()].is_source_running(event, wanted)
 
     async def load_codec(self) -> CursorCodec:
         """How cursors are written: with the server's secret, or else with one that lies in the store."""
@@ -440,7 +445,7 @@ class Events(Extension):
         for loop, hub in list(self._hubs.items()):
             loop.call_soon_threadsafe(hub.wake)
         for tell in list(self._list_followers):
-            tell(LIST_CHANGED_NOTIFICATION, {})
+            tell(EVENTS_LIST_CHANGED_NOTIFICATION, {})
 
 
 _NO: Final = GrantedFilter(False, lambda: None, lambda: None)

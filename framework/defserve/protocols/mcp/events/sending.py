@@ -25,11 +25,11 @@ from defserve.base.http_connection import (
     ClosedWithoutResponse,
     DirectResponse,
     HttpConnection,
-    encode_head,
+    encode_request_head,
 )
 from defserve.base.version import VERSION
 from defserve.guard.http_client import load_httpx
-from defserve.guard.network import Egress, make_refusal, parse_authority, resolve_allowed_addresses
+from defserve.guard.network import Egress, make_url_refusal, parse_authority, resolve_allowed_addresses
 from defserve.protocols.mcp.events.draft import EventSettings
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class WebhookSender:
     async def _post(self, url: str, headers: dict[str, str], body: bytes, reads_answer: bool) -> bytes:
         where = urlsplit(url)
         target = f"{where.path or '/'}?{where.query}" if where.query else where.path or "/"
-        head = encode_head("POST", target, {"host": where.netloc, **headers, "content-length": str(len(body))})
+        head = encode_request_head("POST", target, {"host": where.netloc, **headers, "content-length": str(len(body))})
         origin = f"{where.scheme}://{where.netloc}"
         connection = self._pop_idle_connection(origin)
         try:
@@ -146,7 +146,7 @@ class WebhookSender:
         """A new connection. The url is judged again, and so is each address that its host has now."""
         egress = self._make_egress(url)
         if not (verdict := egress.judge(url)):
-            raise make_refusal(verdict)
+            raise make_url_refusal(verdict)
         scheme, host, port = parse_authority(url)
         tls = self._find_tls() if scheme == "https" else None
         failure: OSError | None = None
@@ -259,7 +259,7 @@ class KeyedRoom:
 
 async def _read_answer(response: DirectResponse) -> bytes:
     """The body of an answer. Raises DeliveryFailed if it is too long."""
-    answer = await response.read_start(MAX_ANSWER_BYTES)
+    answer = await response.read_body_start(MAX_ANSWER_BYTES)
     if len(answer) > MAX_ANSWER_BYTES:
         raise DeliveryFailed("challenge_failed")
     return answer
@@ -270,7 +270,7 @@ async def _drain(response: DirectResponse) -> None:
     if not response.is_over:
         with suppress(TimeoutError, BrokenHttpConnection):
             async with asyncio.timeout(DRAIN_SECONDS):
-                await response.read_start(MAX_ANSWER_BYTES)
+                await response.read_body_start(MAX_ANSWER_BYTES)
 
 
 def _check_status(status: int, headers: Any) -> None:

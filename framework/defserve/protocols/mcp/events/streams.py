@@ -90,7 +90,7 @@ class EventHub:
                 follower.task.cancel()
 
     @contextmanager
-    def use_source(self, event: EventType, wanted: Params) -> Generator[None]:
+    def hold_source_running(self, event: EventType, wanted: Params) -> Generator[None]:
         """If a type of event has a source, it runs meanwhile. Raises LimitExceeded."""
         source = self._start_source(event, wanted) if event.is_source else None
         try:
@@ -99,11 +99,11 @@ class EventHub:
             if source is not None:
                 source.release()
 
-    def runs_source(self, event: EventType, wanted: Params) -> bool:
+    def is_source_running(self, event: EventType, wanted: Params) -> bool:
         """Whether the source of a type runs for these arguments, or waits for another process that runs it."""
         return (event.name, encode_canonical_json(wanted)) in self._sources
 
-    def keep_source(self, event: EventType, wanted: Params, seconds: float) -> None:
+    def keep_source_for_seconds(self, event: EventType, wanted: Params, seconds: float) -> None:
         """Somebody polls a type of event, and will come back: its source runs for so long. Raises LimitExceeded."""
         if event.is_source:
             source = self._start_source(event, wanted)
@@ -154,7 +154,7 @@ class EventHub:
             await asyncio.sleep(LOOK_SECONDS)
             for name in list(self._followers):
                 with suppress(Refused):
-                    end = await self.log.find_end(name)
+                    end = await self.log.ensure_end_cursor(name)
                     if ends.get(name) != end:
                         ends[name] = end
                         self.wake(name)
@@ -433,10 +433,10 @@ class EventStream:
         hub, name = self._hub, self._event.name
         clock = asyncio.get_running_loop()
         try:
-            with hub.use_source(self._event, self.wanted), hub.listen(name) as follower:
+            with hub.hold_source_running(self._event, self.wanted), hub.listen(name) as follower:
                 is_truncated = False
                 if cursor is None:
-                    cursor = await hub.log.find_end(name)
+                    cursor = await hub.log.ensure_end_cursor(name)
                 else:
                     self._woken.set()
                     start = await hub.log.read_page(name, cursor, max_age_ms=max_age_ms, limit=1)

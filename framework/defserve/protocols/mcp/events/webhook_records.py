@@ -22,7 +22,7 @@ from defserve.core import json_values
 from defserve.core.messages import Params
 from defserve.errors import InvalidParams, LimitExceeded
 from defserve.protocols.mcp.asking.round_trips import Sealer
-from defserve.protocols.mcp.events.draft import DialectName
+from defserve.protocols.mcp.events.draft import EventDialectName
 from defserve.protocols.mcp.events.event_log import Cursor
 from defserve.protocols.mcp.events.sending import SECRET_PREFIX, DeliveryFailed, parse_webhook_secret
 from defserve.stores.identity import ServerStore
@@ -74,7 +74,7 @@ class Subscription:
     url: str
     arguments: Params
     caller: list[Any]
-    dialect: DialectName
+    dialect: EventDialectName
     secrets: list[tuple[str, int | None]]
     expires: int | None
 
@@ -124,24 +124,24 @@ class DeliveryProgress:
         """`deliveryStatus`: nothing in it was written by the endpoint."""
         wire: Params = {
             "active": self.is_active,
-            "lastDeliveryAt": format_time(self.last_delivery_at),
+            "lastDeliveryAt": format_webhook_time(self.last_delivery_at),
             "lastError": self.last_error,
         }
         if self.failed_since is not None:
-            wire["failedSince"] = format_time(self.failed_since)
+            wire["failedSince"] = format_webhook_time(self.failed_since)
         if self.is_throttled:
             wire |= {"throttled": True, "retryAfterMs": max(0, self.retry_at - now)}
         return wire
 
 
-def note_success(progress: DeliveryProgress, now: int) -> None:
+def record_delivery_success(progress: DeliveryProgress, now: int) -> None:
     """Something was acknowledged."""
     progress.attempts = progress.retry_at = progress.failures = 0
     progress.failed_since, progress.last_error, progress.is_throttled = None, None, False
     progress.last_delivery_at = now
 
 
-def note_failure(progress: DeliveryProgress, failed: DeliveryFailed, now: int) -> bool:
+def record_delivery_failure(progress: DeliveryProgress, failed: DeliveryFailed, now: int) -> bool:
     """Something was not acknowledged: when it is tried again. True if it is given up."""
     progress.failures, progress.last_error = progress.failures + 1, failed.reason
     progress.failed_since = progress.failed_since or now
@@ -184,11 +184,11 @@ class WebhookRecords:
     def now(self) -> int:
         return round(self.clock() * 1000)
 
-    async def is_verified(self, space: Space, url: str) -> bool:
+    async def is_caller_url_verified(self, space: Space, url: str) -> bool:
         """Whether an address has proved lately that it wants events of this caller."""
         return (await self.read_caller_subscriptions(space)).verified.get(hash_text(url), 0) > self.now()
 
-    async def count_all(self, max_age: float = 0.0) -> int:
+    async def count_all_subscriptions(self, max_age: float = 0.0) -> int:
         """How many subscriptions there are, of all callers; or how many there were at most `max_age` seconds ago."""
         count, at = self._counted
         if self.clock() > at + max_age or self.clock() < at:
@@ -321,7 +321,7 @@ class _AnyNumberOfTimes:
         return True
 
 
-def make_caller_space(caller: Principal) -> Space:
+def make_caller_webhook_space(caller: Principal) -> Space:
     """Where the subscriptions of a caller lie."""
     return WEBHOOK_SPACES.make_space(hash_text(caller.id))
 
@@ -351,6 +351,6 @@ def _parse_record(cls: type[T], data: bytes) -> T:
         raise UnreadableWebhook from None
 
 
-def format_time(milliseconds: int | None) -> str | None:
+def format_webhook_time(milliseconds: int | None) -> str | None:
     """A time of a record as clients see it."""
     return None if milliseconds is None else json_values.format_unix_timestamp(milliseconds / 1000, "milliseconds")

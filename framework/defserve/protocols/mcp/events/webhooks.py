@@ -40,17 +40,22 @@ from defserve.protocols.mcp.events.draft import (
     make_event_error,
 )
 from defserve.protocols.mcp.events.event_log import Cursor, CursorCodec, Occurrence
-from defserve.protocols.mcp.events.event_types import EventType, encode_canonical_json, matches_filter, read_count
+from defserve.protocols.mcp.events.event_types import (
+    EventType,
+    encode_canonical_json,
+    matches_filter,
+    read_non_negative_param,
+)
 from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender, parse_webhook_secret, sign_webhook
 from defserve.protocols.mcp.events.webhook_records import (
     DeliveryProgress,
     Subscription,
     UnreadableWebhook,
     WebhookRecords,
-    format_time,
-    make_caller_space,
-    note_failure,
-    note_success,
+    format_webhook_time,
+    make_caller_webhook_space,
+    record_delivery_failure,
+    record_delivery_success,
 )
 from defserve.stores.store import Lease, Space, StoreBusy, is_in_memory, make_lease_token
 
@@ -80,15 +85,15 @@ class Webhooks:
     async def subscribe(self, call: Call, params: Params, hub: EventHub) -> Params:
         """`events/subscribe`: make or refresh a subscription."""
         caller = _require_caller(call)
-        event, arguments = await self._events.find_requested(call, params, "webhook")
+        event, arguments = await self._events.find_requested_event_type(call, params, "webhook")
         deliveries = self.start_deliveries(hub)
         url, secret = _read_delivery(call, params, deliveries.sender)
-        id, space = self._derive_id(caller, url, event.name, arguments), make_caller_space(caller)
+        id, space = self._derive_id(caller, url, event.name, arguments), make_caller_webhook_space(caller)
         expires = self._grant_ttl(params)
         await event.check_subscriber(call, self._events, arguments)
         start, is_truncated = await self._find_start(event, params)
         await self._check_room(call, space, id)
-        if not await self.records.is_verified(space, url):
+        if not await self.records.is_caller_url_verified(space, url):
             await self._challenge(call, deliveries.sender, id, url, secret)
         wanted = Subscription(
             id, event.name, url, arguments, encode_principal(caller), get_event_dialect(call), [], expires
@@ -102,7 +107,7 @@ class Webhooks:
         deliveries.reload_soon(id)
         return {
             "id": id,
-            "refreshBefore": format_time(expires),
+            "refreshBefore": format_webhook_time(expires),
             "cursor": self._codec.encode_cursor(event.name, progress.cursor),
             "truncated": is_truncated and progress.cursor == start,
             "deliveryStatus": progress.to_wire(self.records.now()),
@@ -120,9 +125,9 @@ class Webhooks:
         except ValueError as error:
             raise InvalidParams(f"Invalid params: {error}") from None
         if self._events.registry.get(name) is not None:
-            arguments = (await self._events.find_requested(call, params, "webhook"))[1]
+            arguments = (await self._events.find_requested_event_type(call, params, "webhook"))[1]
         id = self._derive_id(caller, url, name, arguments)
-        is_removed = await self.records.remove_subscription(make_caller_space(caller), id)
+        is_removed = await self.records.remove_subscription(make_caller_webhook_space(caller), id)
         if not is_removed and get_event_dialect(call) == "sep":
             raise make_event_error(call, "not_found", "there is no such subscription", kind="subscription")
         deliveries.reload_soon(id)
@@ -139,15 +144,15 @@ class Webhooks:
         if "ttlMs" in params and params["ttlMs"] is None:
             # What is kept in memory would not outlive this process, so it has to be refreshed.
             return now + longest if is_in_memory(self._events.store) else None
-        wanted = read_count(params, "ttlMs")
+        wanted = read_non_negative_param(params, "ttlMs")
         wanted = round(settings.webhook_ttl * 1000) if wanted is None else wanted
         return now + min(max(wanted, MIN_TTL_MS), longest)
 
     async def _find_start(self, event: EventType, params: Params) -> tuple[Cursor, bool]:
         """Where a new subscription begins, and whether events before that are gone."""
-        events, max_age = self._events.log, read_count(params, "maxAgeMs")
+        events, max_age = self._events.log, read_non_negative_param(params, "maxAgeMs")
         if params.get("cursor") is None:
-            return await events.find_end(event.name), False
+            return await events.ensure_end_cursor(event.name), False
         cursor = self._codec.decode_cursor(event.name, params["cursor"])
         page = await events.read_page(event.name, cursor, max_age_ms=max_age, limit=1)
         if not page.is_truncated:
@@ -160,7 +165,9 @@ class Webhooks:
         if id in ids:
             return
         most = settings.webhooks
-        if len(ids) >= most or await self.records.count_all(COUNT_SECONDS) >= (most := settings.webhooks_total):
+        if len(ids) >= most or await self.records.count_all_subscriptions(COUNT_SECONDS) >= (
+            most := settings.webhooks_total
+        ):
             raise make_event_error(
                 call, "resource_exhausted", f"too many webhooks: {most} is the most", limit="webhooks", max=most
             )
@@ -316,7 +323,7 @@ class Deliveries:
         """Deliver for as long as the loop runs."""
         while True:
             try:
-                if await self._records.count_all():
+                if await self._records.count_all_subscriptions():
                     await self._run_with_lease()
                     await _wait(self._changed, LOOK_SECONDS)
                 else:
@@ -386,7 +393,7 @@ class Deliveries:
         event = self._registry.get(subscription.name)
         if event is None:
             waited = asyncio.get_running_loop().time() - self._started
-            if known.may_come_back if known is not None else self._has_backends or waited < MISSING_SECONDS:
+            if known.is_missing_temporarily if known is not None else self._has_backends or waited < MISSING_SECONDS:
                 return None
             raise EventError(
                 "not_found", subscription.dialect, f"{subscription.name} is no longer an event", kind="event"
@@ -516,7 +523,7 @@ class SubscriptionDelivery:
                 event = self._deliveries.find_event(self._subscription, self._event)
                 if event is not None and self._event is None:
                     with suppress(LimitExceeded):
-                        listening.enter_context(self._hub.use_source(event, self.wanted))
+                        listening.enter_context(self._hub.hold_source_running(event, self.wanted))
                     self._follower = listening.enter_context(self._hub.listen(event.name))
                 self._event = event or self._event
                 await self._go_on()
@@ -614,11 +621,11 @@ class SubscriptionDelivery:
         try:
             await sending
         except DeliveryFailed as failed:
-            is_given_up = note_failure(progress, failed, self._records.now())
+            is_given_up = record_delivery_failure(progress, failed, self._records.now())
             if not is_given_up:
                 await self._store_progress(before)
             return is_given_up
-        note_success(progress, self._records.now())
+        record_delivery_success(progress, self._records.now())
         return True
 
     async def _store_progress(self, cursor: Cursor) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
 from pydantic_core import from_json, to_json
 
-from defserve.auth.authority import MAX_ADDRESS_LENGTH, is_stranger, make_stranger_principal
+from defserve.auth.authority import MAX_ADDRESS_LENGTH, is_stranger, make_anonymous_ip_principal
 from defserve.auth.principals import ANONYMOUS_PREFIX
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Next, Offer, Stages, Wrapper
@@ -374,7 +374,7 @@ def _next_run(call: Call, record: TaskRecord, runner: TaskRunner, *, blocks: boo
     composition = call.session.composition
     offer = composition.offer_in(Request("task", "tools/call", params, params))
     terms = composition.negotiate_terms(offer) if offer is not None else None
-    stranger = make_stranger_principal(record.stranger) if record.owner is None else None
+    stranger = make_anonymous_ip_principal(record.stranger) if record.owner is None else None
     return TaskRun(runner, call, params, lambda: record, blocks=blocks, terms=terms, stranger=stranger)
 
 

@@ -240,7 +240,7 @@ MAX_PAUSE_SECONDS: Final = 0.02
 _NAME: Final = 12
 
 
-class TaskAccounts:
+class TaskQuotas:
     """Charges tasks to those they are kept for."""
 
     def __init__(self, storage: TaskStorage, limits: Limits) -> None:

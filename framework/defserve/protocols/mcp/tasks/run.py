@@ -29,7 +29,7 @@ from defserve.protocols.mcp.tasks.records import (
     Heartbeat,
     RecordChange,
     StoredTask,
-    TaskAccounts,
+    TaskQuotas,
     TaskRecord,
     TaskStorage,
 )
@@ -348,7 +348,7 @@ class TaskRunner:
     """Runs tasks on the loop it is made on. `is_alone`: no other process can reach the store."""
 
     def __init__(self, storage: TaskStorage, limits: Limits, *, is_alone: bool) -> None:
-        self.storage, self.limits, self.accounts = storage, limits, TaskAccounts(storage, limits)
+        self.storage, self.limits, self.accounts = storage, limits, TaskQuotas(storage, limits)
         self.heartbeat = Heartbeat(storage.store, limits.task_heartbeat)
         self.running: dict[str, TaskRun] = {}
         self.claiming: set[str] = set()

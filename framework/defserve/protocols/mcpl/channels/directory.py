@@ -24,8 +24,8 @@ from defserve.protocols.mcpl.channels.messages import (
     OBSERVING_VERBS,
     USES_BY_VERB,
     Channel,
-    ChannelFunction,
     ChannelTypeBase,
+    ChannelVerbFunction,
     MessageReceipt,
     ReceivedMessage,
     read_channel,
@@ -36,7 +36,7 @@ from defserve.protocols.mcpl.peers import (
     To,
     everyone,
     find_send_obstacle,
-    find_sessions_elsewhere,
+    load_sessions_elsewhere,
     run_on_session_loop,
     select_peers,
 )
@@ -129,7 +129,7 @@ class ChannelType(ChannelTypeBase):
                 where=find_source_location(function),
                 fix="use @….observe",
             )
-        self.functions[verb] = ChannelFunction(verb, function, self._directory.server.find_provider, timeout, scope)
+        self.functions[verb] = ChannelVerbFunction(verb, function, self._directory.server.find_provider, timeout, scope)
         self.feature_set.record_declaration(*USES_BY_VERB.get(verb, ()))
 
     # -- verbs -------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class ChannelType(ChannelTypeBase):
         """
 
         given = [messages] if isinstance(messages, ReceivedMessage) else messages
-        await find_sessions_elsewhere(self._directory.server, to)
+        await load_sessions_elsewhere(self._directory.server, to)
         if to is everyone and (others := self._directory.server.others) is not None:
             others.publish(INCOMING, [self.type, [message.to_json_value() for message in given]])
         return await MessageDelivery(self._directory, self, given, to).deliver()
@@ -169,7 +169,7 @@ class ChannelType(ChannelTypeBase):
     async def host_channels(self, *, to: To = None) -> list[Channel]:
         """The channels that a host knows, of any type and any server. `to` as in `incoming`."""
         verb, told = "host_channels", list[Channel]()
-        await find_sessions_elsewhere(self._directory.server, to)
+        await load_sessions_elsewhere(self._directory.server, to)
         for peer in select_peers(
             self._directory.server,
             verb,
@@ -236,7 +236,7 @@ class SessionChannels:
     registered: bool = False
     refused: set[str] = field(default_factory=set[str])
 
-    def record_channel(self, held: DeclaredChannel) -> Params:
+    def describe_and_mark_told(self, held: DeclaredChannel) -> Params:
         """The descriptor of a channel that this host asked for. It counts as told."""
         self.told[held.channel.id] = wire = held.to_wire()
         self.refused.discard(held.channel.id)
@@ -307,7 +307,7 @@ class ChannelDirectory:
             self.shared.add(channel.id, DeclaredChannel(kind, channel), replace=True)
         self.notify_all_hosts()
 
-    def drop_feature_set(self, feature_set: FeatureSetBase) -> list[ChannelTypeBase]:
+    def drop_feature_set_types(self, feature_set: FeatureSetBase) -> list[ChannelTypeBase]:
         """Drop the types of a set and their shared channels. The caller closes what hosts have opened."""
         gone = [kind for kind in self.types if kind.feature_set is feature_set]
         for id, held in self.shared.items():
@@ -412,7 +412,7 @@ async def _announce_channels(session: Session, live: McplTerms, method: str, par
     told: list[Params] = [one for member in ("channels", "added", "updated") for one in params.get(member, ())]
     timeout = session.composition.limits.callback
     try:
-        answer = await Peer(session).try_request("channels.register", method, params, timeout=timeout)
+        answer = await Peer(session).request_or_raise_unsupported("channels.register", method, params, timeout=timeout)
     except PeerError as error:
         if method == CHANNELS_CHANGED_METHOD and error.code == MethodNotFound.code:
             session.notify(CHANNELS_CHANGED_METHOD, params)
@@ -523,7 +523,9 @@ class MessageDelivery:
         if peers.find_send_obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming") is None:
             limit = peer.session.composition.limits.callback
             told = [peers.drop_unsupported_tags(peer, wire) for wire in wires]
-            answer = await peer.try_request("channels.incoming", "channels/incoming", {"messages": told}, timeout=limit)
+            answer = await peer.request_or_raise_unsupported(
+                "channels.incoming", "channels/incoming", {"messages": told}, timeout=limit
+            )
             return read_message_receipts(wires, answer, peer.session)
         for wire in wires:
             peers.notify_claude(peer, _as_event(self.kind, wire))

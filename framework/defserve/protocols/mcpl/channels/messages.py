@@ -40,7 +40,7 @@ from defserve.protocols.mcpl.content import (
     read_mcpl_content,
 )
 from defserve.protocols.mcpl.peers import CURRENT_CALL
-from defserve.protocols.mcpl.scopes import judge_label, normalize_label
+from defserve.protocols.mcpl.scopes import find_label_permission, normalize_label
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.policies import FeaturePolicy
@@ -307,7 +307,7 @@ class ChannelTypeBase:
     def __init__(self, type: str, feature_set: FeatureSetBase) -> None:
         self.type, self.feature_set, self.owner = type, feature_set, feature_set.owner
         self.name = f"{type} channels"
-        self.functions: dict[str, ChannelFunction] = {}
+        self.functions: dict[str, ChannelVerbFunction] = {}
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -351,7 +351,7 @@ class ChannelTypeBase:
     def is_permitted(self, found: FeaturePolicy, label: str) -> bool:
         """Whether a host's scopes allow a channel (§14.5). The blacklist counts first."""
         lists = found.find_scope_lists(self.feature_set.name)
-        allowed = judge_label(lists, normalize_label(label))
+        allowed = find_label_permission(lists, normalize_label(label))
         return not lists.whitelist if allowed is None else allowed
 
 
@@ -372,7 +372,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(slots=True, eq=False)
-class BlockingOpenResult:
+class BlockingOpenHandover:
     """What a blocking `open` returns in its thread, which nobody can stop. Given up, it goes to `orphaned` instead."""
 
     _lock: Lock = field(default_factory=Lock)
@@ -398,13 +398,13 @@ def _note_opened_channel(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(**kwargs: Any) -> Any:
         opened = function(**kwargs)
         if (call := CURRENT_CALL.get()) is not None:
-            call.local(BlockingOpenResult).on_returned(opened)
+            call.local(BlockingOpenHandover).on_returned(opened)
         return opened
 
     return run
 
 
-class ChannelFunction:
+class ChannelVerbFunction:
     """One function of a channel type. `scope` returns the label for an address, before the channel is opened."""
 
     __slots__ = ("function", "takes", "timeout", "scope")

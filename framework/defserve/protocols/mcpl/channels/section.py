@@ -40,11 +40,11 @@ from defserve.protocols.mcpl.channels.messages import (
     OBSERVING_VERBS,
     THINKING_CHANNEL,
     Acknowledgement,
-    BlockingOpenResult,
+    BlockingOpenHandover,
     Channel,
-    ChannelFunction,
     ChannelHistory,
     ChannelTypeBase,
+    ChannelVerbFunction,
     Delivery,
     ReceivedMessage,
 )
@@ -117,7 +117,7 @@ class ChannelSection(McplSection):
         self.directory.notify_host(session)
 
     def on_feature_set_removed(self, feature_set: FeatureSetBase) -> None:
-        self.server.for_each_session(partial(self._close_gone, gone=self.directory.drop_feature_set(feature_set)))
+        self.server.for_each_session(partial(self._close_gone, gone=self.directory.drop_feature_set_types(feature_set)))
 
     def _close_gone(self, session: Session, gone: list[ChannelTypeBase]) -> None:
         if (view := session.peek(SessionChannels)) is not None:
@@ -220,7 +220,7 @@ class ChannelSection(McplSection):
                 view.opened[held.channel.id] = held
             view.closed.discard(held.channel.id)
             call.session.mark_dirty()
-            return {"channel": view.record_channel(held), **history}
+            return {"channel": view.describe_and_mark_told(held), **history}
 
     def _opening_key(self, call: Call, params: Params) -> str:
         """The same for requests that open or close the same channel."""
@@ -282,10 +282,10 @@ class ChannelSection(McplSection):
         return channel
 
     async def _run_open(
-        self, call: Call, kind: ChannelTypeBase, function: ChannelFunction, values: dict[str, Any]
+        self, call: Call, kind: ChannelTypeBase, function: ChannelVerbFunction, values: dict[str, Any]
     ) -> Any:
         """Run the author's `open`. What a blocking one opens for a host that does not wait any more is closed again."""
-        blocking = call.local(BlockingOpenResult)
+        blocking = call.local(BlockingOpenHandover)
 
         def close_orphan(opened: Any) -> None:
             if isinstance(opened, Channel):

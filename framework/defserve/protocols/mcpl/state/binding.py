@@ -93,7 +93,7 @@ def _states(provider: object) -> Iterator[States[Any]]:
             yield from _states(each)
 
 
-def refuse_state_injection(find_provider: FindProvider) -> FindProvider:
+def wrap_to_refuse_state_injection(find_provider: FindProvider) -> FindProvider:
     """For functions whose calls hold no state: those of hooks, channels and sources."""
 
     def find(annotation: Any) -> Any:

@@ -233,7 +233,7 @@ async def _recognise_content(
             return held
         unproved = unproved or held
     # Callers without a head cannot be told apart, so what was proved for one says nothing of another.
-    return (await trees.find_proved(key, content) if has_head else None) or unproved
+    return (await trees.find_proved_checkpoint(key, content) if has_head else None) or unproved
 
 
 def add_state_to_result(call: Call, states: States[Any], made: CheckpointCommit, result: Params) -> None:
@@ -309,7 +309,7 @@ def mark_unproved_read(call: Call, held: HeldCheckpoint) -> None:
         mark_call(call, UNPROVED_MARK, _name(held))
 
 
-def apply_call_proof(call: Call | None, held: HeldCheckpoint) -> HeldCheckpoint:
+def drop_proof_after_unproved_read(call: Call | None, held: HeldCheckpoint) -> HeldCheckpoint:
     """What is held, for a commit of this call: it is verified only if all is that the call has seen."""
     if call is None or not held.verified or find_call_mark(call, UNPROVED_MARK) is None:
         return held

@@ -28,8 +28,8 @@ from defserve.protocols.mcpl.state.ownership import (
     SessionOwnerId,
     UnknownStateOwner,
     add_state_to_result,
-    apply_call_proof,
     can_move_shared_head,
+    drop_proof_after_unproved_read,
     find_branch_owner,
     find_state_fields,
     find_state_owner,
@@ -39,8 +39,8 @@ from defserve.protocols.mcpl.state.ownership import (
     make_branch_owner_id,
     read_state_params,
 )
-from defserve.protocols.mcpl.state.states import StateOptions, States, translate_missing_checkpoint
-from defserve.protocols.mcpl.state.undo import ChangeLine, UndoDirection, copy_into, get_line_position
+from defserve.protocols.mcpl.state.states import StateOptions, States, translate_checkpoint_gone_error
+from defserve.protocols.mcpl.state.undo import ChangeLine, UndoDirection, get_line_position, overwrite_in_place
 from defserve.protocols.mcpl.vocabulary import CheckpointNotFound, StateRefused, UnknownFeatureSet
 from defserve.stores.checkpoints.checkpoint_store import (
     CheckpointCommit,
@@ -287,7 +287,7 @@ class StateHold:
             self._branches = is_elsewhere or not owner.has_head or states.concurrency == "branch"
             states.require_proof(call, held)
             with states.fitting():
-                self._value, self._before = states.values.take_value(held.before)
+                self._value, self._before = states.values.take_unshared_value(held.before)
         except CheckpointGone as gone:
             await self._release()
             raise CheckpointNotFound(gone.data["checkpoint"]) from None
@@ -304,7 +304,7 @@ class StateHold:
             return False
         value = await self._states.restore_value(self._call, line, found)
         self._position, self._restored = found, self._states.values.dump(value)
-        copy_into(self._value, value)
+        overwrite_in_place(self._value, value)
         return True
 
     async def list_changes(self, limit: int) -> list[Checkpoint]:
@@ -355,12 +355,12 @@ class StateHold:
     async def _commit(self, draft: CheckpointDraft, value: Any) -> None:
         """Keep the change, and only then let the next call in."""
         assert self._held is not None and self._trees is not None
-        held = apply_call_proof(self._call, self._held)
+        held = drop_proof_after_unproved_read(self._call, self._held)
         if self._own is not None and not can_move_shared_head(self._call, held):
             self._branches, self._moves_head = True, False
         try:
             if self._own is not None and not self._moves_head and held.key != self._own:
-                held = await self._trees.hold_for(self._own, held)
+                held = await self._trees.rebase_held_checkpoint(self._own, held)
             commit = await self._trees.commit(
                 held, draft, branch=self._branches, moves_head=self._moves_head, position=self._position
             )
@@ -442,7 +442,7 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
     trees, limits = await states.trees(), call.session.composition.limits
     lock = await states.locks.acquire(key, limits.lock) if states.concurrency == "serial" else None
     try:
-        with translate_missing_checkpoint():
+        with translate_checkpoint_gone_error():
             try:
                 held = await trees.load_checkpoint(key, id)
             except CheckpointGone:

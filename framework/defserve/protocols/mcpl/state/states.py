@@ -29,8 +29,8 @@ from defserve.protocols.mcpl.state.ownership import (
     StateOwnerKind,
     TreeLocks,
     UnknownStateOwner,
-    apply_call_proof,
     can_move_shared_head,
+    drop_proof_after_unproved_read,
     find_branch_owner,
     find_state_owner,
     get_session_owner_id,
@@ -270,7 +270,7 @@ class States(Generic[M]):
 
     async def restore_value(self, call: Call | None, line: ChangeLine, to: LinePosition) -> M:
         """The value at a place in the line, after the author's own undo. Raises CannotUndo, StateRefused."""
-        with translate_missing_checkpoint():
+        with translate_checkpoint_gone_error():
             held = await line.load_checkpoint(to.at)
         self.require_proof(call, held)
         with self.fitting():
@@ -362,7 +362,7 @@ class States(Generic[M]):
     async def _load_checkpoint(self, owner: str | Session | None, id: str | None) -> HeldCheckpoint:
         """A checkpoint, or the head. Raises CheckpointNotFound."""
         trees, key = await self.trees(), self._key(owner, names=id is not None)
-        with translate_missing_checkpoint():
+        with translate_checkpoint_gone_error():
             try:
                 return await trees.load_checkpoint(key, id)
             except CheckpointGone:
@@ -396,7 +396,7 @@ class States(Generic[M]):
 
 
 @contextmanager
-def translate_missing_checkpoint() -> Generator[None]:
+def translate_checkpoint_gone_error() -> Generator[None]:
     """Inside, a checkpoint that is not there raises CheckpointNotFound."""
     try:
         yield
@@ -444,7 +444,7 @@ async def change_state(
         held = await trees.load_checkpoint(key)
         states.require_proof(call, held)
         with states.fitting():
-            value, before = states.values.take_value(held.before)
+            value, before = states.values.take_unshared_value(held.before)
         outcome = change(value)
         if isinstance(outcome, Awaitable):
             await outcome
@@ -457,7 +457,7 @@ async def change_state(
             states.values.parse_value(draft.content)
         if key.owner == SHARED_OWNER_ID and not can_move_shared_head(call, held):
             raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
-        return await trees.commit(apply_call_proof(call, held), draft)
+        return await trees.commit(drop_proof_after_unproved_read(call, held), draft)
     finally:
         if lock is not None:
             await lock.aclose()
@@ -479,7 +479,7 @@ async def step_state(
         draft = trees.draft_commit(held, states.values.dump(value))
         if key.owner == SHARED_OWNER_ID and not can_move_shared_head(call, held):
             raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
-        return await trees.commit(apply_call_proof(call, held), draft, position=found)
+        return await trees.commit(drop_proof_after_unproved_read(call, held), draft, position=found)
     finally:
         if lock is not None:
             await lock.aclose()
@@ -539,7 +539,7 @@ class StateValues(Generic[M]):
         self._fresh = self._dump_initial_value(model, subject)
         self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
 
-    def take_value(self, content: CheckpointContent | None) -> tuple[M, bytes]:
+    def take_unshared_value(self, content: CheckpointContent | None) -> tuple[M, bytes]:
         """A value for one caller alone, and its text. Without content, the initial value. Raises what `read` raises."""
         known = self._known.get(content) if content is not None else None
         if known is not None:

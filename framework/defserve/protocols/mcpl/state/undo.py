@@ -69,7 +69,7 @@ class ChangeLine:
     async def load_checkpoint(self, id: str | None) -> HeldCheckpoint:
         """A checkpoint of the line, or the initial state. Raises CheckpointGone."""
         if id is None:
-            return await self._trees.load_initial(self._keys[0])
+            return await self._trees.load_initial_state(self._keys[0])
         for key in self._keys[:-1]:
             try:
                 return await self._trees.load_checkpoint(key, id)
@@ -79,7 +79,7 @@ class ChangeLine:
 
     async def _find_record(self, id: str) -> CheckpointRecord | None:
         for key in self._keys:
-            if (record := await self._trees.find_record(key, id)) is not None:
+            if (record := await self._trees.find_retained_record(key, id)) is not None:
                 return record
         return None
 
@@ -97,7 +97,7 @@ def get_line_position(record: CheckpointRecord) -> LinePosition:
     return record.position or LinePosition(record.id, record.id)
 
 
-def copy_into(value: Any, source: Any) -> None:
+def overwrite_in_place(value: Any, source: Any) -> None:
     """Give an object the content of another of its kind, which is not used afterwards."""
     if isinstance(value, list):
         value[:] = source
