@@ -36,6 +36,13 @@ DIFFERENCES: Final[dict[str, list[tuple[str, str]]]] = {
             "without a network it returns an object where a list is declared; results are checked here",
         )
     ],
+    "godot-mcp-server": [
+        (
+            "read project://*: failed (*got dict*",
+            "FastMCP 3 refuses an object that a resource returns; here it is JSON",
+        ),
+        ("prompt *: failed (*Error rendering prompt*", "the same, for a message that a prompt returns as an object"),
+    ],
     "tmux-mcp-server": [
         ("call *pane*", "it shows process ids, and which program has just started in a pane"),
         ("call *window*", "it shows which program has just started in a window"),
