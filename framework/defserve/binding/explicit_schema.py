@@ -132,18 +132,17 @@ class ExplicitArgumentsSchema:
             raise BadArguments(tuple(problems))
         return dict(given)
 
-    @property
-    def _validator(self) -> Any:
-        if self._made is None:
-            self._made = _get_validator(self.schema, lambda problem, fix: UsageError(problem, fix=fix))
-        return self._made
+    def prepare(self) -> None:
+        """Load what checks values: jsonschema, and the grammars that it compiles at import. `validate` does it too."""
+        self._made = self._made or _get_validator(self.schema, lambda problem, fix: UsageError(problem, fix=fix))
 
     def _problems(self, given: dict[str, Any]) -> list[Problem]:
         problems: dict[Problem, None] = {}
         if self._names is not None:
             unknown = islice((name for name in given if name not in self._names), MAX_PROBLEMS)
             problems |= {describe_unknown_argument((), name, self._names): None for name in unknown}
-        for error in self._validator.iter_errors(given):
+        self.prepare()
+        for error in self._made.iter_errors(given):
             for problem in _to_problems(error, self.schema):
                 problems[problem] = None
             if len(problems) >= MAX_PROBLEMS:

@@ -20,8 +20,8 @@ from defserve.errors import InvalidParams, UsageError, did_you_mean
 from defserve.protocols.mcp.app_policy import is_view_only
 from defserve.protocols.mcp.errors import UnknownTool, read_object_param, read_optional_object_param, read_text_param
 from defserve.protocols.mcp.lifecycle import get_dialect
-from defserve.protocols.mcp.tools import Tool, Tools
-from defserve.protocols.mgp.server_discovery import MethodToolSpec, make_method_tool
+from defserve.protocols.mcp.tools import Tools
+from defserve.protocols.mgp.server_discovery import MethodTool, MethodToolSpec, make_method_tool
 from defserve.protocols.mgp.terms import RequestedToolMarker
 from defserve.protocols.mgp.tool_catalogue import (
     CALL_TOOL,
@@ -215,7 +215,7 @@ DESCRIPTIONS = {
 }
 
 
-class MetaTool(Tool):
+class MetaTool(MethodTool):
     """A tool that shows and does only what its caller may."""
 
     __slots__ = ()

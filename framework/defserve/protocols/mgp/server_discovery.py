@@ -178,7 +178,20 @@ DISCOVERY_TOOL_SPECS: Final[dict[str, MethodToolSpec]] = {
 }
 
 
-class OperatorTool(Tool):
+class MethodTool(Tool):
+    """A method that is offered as a tool."""
+
+    __slots__ = ()
+
+    def bind_to_call(self, call: Call) -> float:
+        arguments = self.function.arguments
+        if isinstance(arguments, ExplicitArgumentsSchema):
+            # At the first call that may take seconds, and is no fault of what came.
+            arguments.prepare()
+        return super().bind_to_call(call)
+
+
+class OperatorTool(MethodTool):
     """A tool that checks itself whether its caller is an operator."""
 
     __slots__ = ()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import pytest
 
+from defserve import Limits
+from defserve.binding import explicit_schema
 from defserve.search import Search, ToolBudget
 from defserve.server import AccessPolicy, Entry
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
@@ -45,6 +48,20 @@ async def test_a_search_answers_with_schemas_scores_totals_and_time(version: str
     assert 0 < best["relevance_score"] <= 1
     assert (result["total_available"], result["search_strategy"]) == (5, "keyword")
     assert result["query_time_ms"] >= 0
+
+
+async def test_loading_what_checks_arguments_does_not_count_as_checking_them(monkeypatch: pytest.MonkeyPatch):
+    """jsonschema compiles grammars when it is imported: seconds on a busy machine."""
+    made = explicit_schema._get_validator  # pyright: ignore[reportPrivateUsage]
+
+    def load_slowly(*about: Any) -> Any:
+        time.sleep(0.2)
+        return made(*about)
+
+    server, _ = office(limits=Limits(validation=0.1))
+    async with speaking(server, SESSION, ("tool_discovery",)) as peer:
+        monkeypatch.setattr(explicit_schema, "_get_validator", load_slowly)
+        assert (await found(peer, "send an email"))[0] == "send_mail"
 
 
 async def test_methods_need_the_extension_and_a_server_that_is_searched():
