@@ -310,7 +310,14 @@ STAGES: Final[dict[str, Stage]] = {
         (
             opened("tools", "tools/readings", *called("readings")),
             opened("tools-list", "tools", there(LIST)),
-            opened("tools-failed", "tools/readings", there("#arg-days"), fill("#arg-days", "x"), keys("Control+Enter")),
+            opened(
+                "tools-failed",
+                "tools/readings",
+                there("#arg-days"),
+                fill("#arg-days", "x"),
+                keys("Control+Enter"),
+                "!document.querySelector('.t-res .spin') && !!document.querySelector('.t-res .progress b')",
+            ),
             opened("tools-markdown", "tools/forecast", *called("forecast")),
             opened("tools-json", "tools/readings", *called("readings"), press("JSON", ".t-res .seg")),
             opened(

@@ -4,7 +4,7 @@ import { app, go, useStore } from "./store.js";
 import { useKeys } from "./keys.js";
 import { Icon } from "./parts/icons.js";
 import { Button, Switch } from "./parts/controls.js";
-import { Dialog } from "./parts/layers.js";
+import { Dialog, useTrap } from "./parts/layers.js";
 
 const close = () => app.set({ overlay: null });
 const MOST = 40;
@@ -17,6 +17,8 @@ export function Palette({ panels, loaded, actions }) {
   const [later, setLater] = useState({ words: null, items: [] });
   const [turn, setTurn] = useState(0);
   const list = useRef(null);
+  const own = useRef(null);
+  useTrap(own);
   // What is known here is there at once, so that Enter means what is typed. What the host has to be asked for follows.
   const { now, coming } = useMemo(() => {
     const own = panels
@@ -70,7 +72,7 @@ export function Palette({ panels, loaded, actions }) {
       if (event.target === event.currentTarget) close();
     }}
   >
-    <div class="dlg palette" role="dialog" aria-modal="true" aria-label="Find">
+    <div class="dlg palette" role="dialog" aria-modal="true" aria-label="Find" ref=${own}>
       <label class="in palettein"
         ><${Icon} name="search" s /><input
           class="bare grow"

@@ -16,15 +16,24 @@ function useFocus(element, first) {
   }, []);
 }
 
+// Tab stays in a modal while it is open.
+export function useTrap(dialog) {
+  useLayoutEffect(() => {
+    const trap = event => keepTabInside(event, dialog.current);
+    document.addEventListener("keydown", trap, true);
+    return () => document.removeEventListener("keydown", trap, true);
+  }, []);
+}
+
 const STOPS = "button:not(:disabled), input, select, textarea, a[href], [tabindex='0']";
-function trap(event) {
-  if (event.key !== "Tab") return;
-  const stops = [...event.currentTarget.querySelectorAll(STOPS)];
-  const edge = event.shiftKey ? stops[0] : stops.at(-1);
-  if (document.activeElement === edge) {
-    event.preventDefault();
-    (event.shiftKey ? stops.at(-1) : stops[0]).focus();
-  }
+// Also where a click beside the controls has taken the focus out of the dialog. The last of several is the topmost.
+function keepTabInside(event, dialog) {
+  if (event.key !== "Tab" || [...document.querySelectorAll("[aria-modal=true]")].at(-1) !== dialog) return;
+  const stops = [...dialog.querySelectorAll(STOPS)].filter(each => each.tabIndex >= 0);
+  const [edge, next] = event.shiftKey ? [stops[0], stops.at(-1)] : [stops.at(-1), stops[0]];
+  if (document.activeElement !== edge && dialog.contains(document.activeElement)) return;
+  event.preventDefault();
+  next?.focus();
 }
 
 // A modal. `onClose` is called by Esc; a click outside closes it only if `light`. `foot` has the buttons; the one with
@@ -43,6 +52,7 @@ export function Dialog({
 }) {
   const own = useRef(null);
   useFocus(own, first);
+  useTrap(own);
   useKeys({ escape: () => onClose?.() });
   return html`<div
     class="scrim"
@@ -50,14 +60,7 @@ export function Dialog({
       if (light && event.target === event.currentTarget) onClose?.();
     }}
   >
-    <div
-      class=${`dlg${wide ? " wide" : ""}`}
-      role=${role}
-      aria-modal="true"
-      aria-labelledby="dialog-title"
-      ref=${own}
-      onKeyDown=${trap}
-    >
+    <div class=${`dlg${wide ? " wide" : ""}`} role=${role} aria-modal="true" aria-labelledby="dialog-title" ref=${own}>
       <div class="dh">
         ${icon}
         <h2 id="dialog-title" class="grow">${title}</h2>
