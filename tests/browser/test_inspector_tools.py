@@ -86,7 +86,7 @@ def inspector(browser: Browser, address: str) -> Iterator[Inspector]:
 def grant(inspector: Inspector) -> None:
     """Say yes to the permission that a call asked for, if it is the first one."""
     if inspector.page(
-        "document.querySelector('.dlg') || /Done|Failed|Reading/.test(document.querySelector('.t-res').innerText)"
+        "!!document.querySelector('.dlg') || /Done|Failed|Reading/.test(document.querySelector('.t-res').innerText)"
     ):
         inspector.page("document.querySelector('.dlg .btn.pri')?.click(); true")
 
