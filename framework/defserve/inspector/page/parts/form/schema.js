@@ -80,6 +80,11 @@ function opened(schema, root, steps) {
       {},
     );
   }
+  // Servers write a constant as the only one of a choice, for clients that know no `const`.
+  if (Array.isArray(found.enum) && found.enum.length === 1 && !("const" in found)) {
+    const { enum: only, ...beside } = found;
+    found = { ...beside, const: only[0] };
+  }
   const several = found.anyOf ?? found.oneOf;
   if (Array.isArray(several)) {
     const { anyOf, oneOf, ...beside } = found;
