@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 from time import sleep
 from typing import Any, Final
 
@@ -29,6 +30,9 @@ MANY: Final = 50
 SERVERS: Final = 10
 CALLS_OF_A_SERVER: Final = 10
 SPARES: Final = 4
+CALLS_AT_ONCE: Final = 40
+PAUSE_SECONDS: Final = 1.0
+"""In which the rate of a key lets as many calls through again."""
 MEGABYTE: Final = 2**20 / 1e6
 
 
@@ -117,12 +121,12 @@ def measure_callers(run: Run) -> None:
             "direct": (direct, call(direct, "add", ADDENDS, None)),
         }
         open_ = {name: (server, stack.enter_context(connected(server, 1))) for name, (server, _) in calls.items()}
-        for name, (server, connections) in open_.items():
+        for name, (_, connections) in open_.items():
             connections[0].request = calls[name][1]
-            drive(server, connections, run.plan.http_burst / 2)
         for turn in range(run.plan.service_rounds):
             run.say(f"proxy by caller {turn + 1}/{run.plan.service_rounds}")
-            medians = {name: percentile(drive(*each, run.plan.http_burst), 50) for name, each in open_.items()}
+            sleep(PAUSE_SECONDS)
+            medians = {name: _time_calls(*each) for name, each in open_.items()}
             for name in ("with a key", "shared"):
                 run.results.add(f"proxy-callers/{name}", SUBJECT, (medians[name] - medians["direct"]) / 1000)
         for spares in (0, SPARES):
@@ -215,6 +219,11 @@ def _one_round(run: Run, drivers: Sequence[_Driver], era: str, window: int) -> N
         if driver.road.name != DIRECT:
             name = f"to {driver.road.kind}, {era}/{window}"
             run.results.add(f"proxy-added/{name}", driver.road.name, medians[driver.road.name] - medians[DIRECT])
+
+
+def _time_calls(server: HttpServer, connections: list[Connection]) -> float:
+    """The median of calls one after another: no more than a caller with a key may send at once."""
+    return median(percentile(drive(server, connections, 0), 50) for _ in range(CALLS_AT_ONCE))
 
 
 async def _make_key(file: Path, pepper: str) -> str:
