@@ -90,7 +90,7 @@ else:
     _pieces = make_encoder(None, _refuse, encode_basestring, None, ":", ",", False, False, False)
 
 ID_BYTES, METHOD_BYTES = 256, 128
-BATCH_MESSAGES = 256
+MAX_BATCH_MESSAGES = 256
 """The members of a batch are begun in one step of the loop, so there may not be many."""
 LARGE = 1 << 62
 
@@ -101,8 +101,8 @@ def decode(data: bytes, depth: int = 64, keys: int = 10_000) -> Message | list[M
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
         return MalformedMessage(PARSE_ERROR, f"Parse error: {error}")
-    if value.__class__ is list and len(value) > BATCH_MESSAGES:
-        return MalformedMessage(INVALID_REQUEST, f"Invalid request: a batch may have {BATCH_MESSAGES} messages")
+    if value.__class__ is list and len(value) > MAX_BATCH_MESSAGES:
+        return MalformedMessage(INVALID_REQUEST, f"Invalid request: a batch may have {MAX_BATCH_MESSAGES} messages")
     # Walk only a message that could be too deep or too wide; a short one cannot be.
     size = len(data)
     if size > 2 * depth and (data.count(b"{") + data.count(b"[") > depth or (size > keys and data.count(b":") > keys)):

@@ -131,7 +131,7 @@ def cancel_nothing(patch: Patch) -> None:
 
 
 def take_batches_of_any_number(patch: Patch) -> None:
-    patch.set(f"{CODEC}:BATCH_MESSAGES", 10**12)
+    patch.set(f"{CODEC}:MAX_BATCH_MESSAGES", 10**12)
 
 
 def gather_lines_of_any_length(patch: Patch) -> None:
