@@ -36,7 +36,13 @@ const until = async (find, script, limit = 30 * SECONDS) => {
 };
 const commands = {
   begin,
-  open: async url => (complaints.length = asked.length = 0, await page.goto(url), true),
+  // What the page before asks for while it goes is not this page's; behind an empty page nothing of it is left.
+  open: async url => {
+    complaints.length = asked.length = 0;
+    await page.goto(url);
+    if (url === "about:blank") complaints.length = asked.length = 0;
+    return true;
+  },
   size: async ([width, height]) => (await page.setViewport({ width, height }), true),
   scheme: async value => (await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]), true),
   scripts: async on => (await page.setJavaScriptEnabled(on), true),

@@ -333,7 +333,7 @@ def test_it_fits_every_window_in_both_themes(browser: Browser, panel: InspectorB
         look.fits()
         assert browser.page("(each => each.scrollWidth <= each.clientWidth)(document.querySelector('.virtual'))")
         assert browser.page("document.querySelector('.wcounted').getBoundingClientRect().width > 20")
-        choose(browser, "tools/call" if look.is_phone else "list_sensors")
+        choose(browser, "list_sensors")
         for tab in (1, 2, 4, 3):
             browser.press(TAB.format(tab))
             assert browser.page(f"!!{DRAWER}.querySelector('.json, .headers, .code')"), tab

@@ -265,6 +265,7 @@ def test_a_person_signs_in_from_the_inspector_until_they_sign_out(
     # The tool wants more than was asked for. The call is repeated when the person says so.
     there.wanted["tools/call"] = "write"
     page.call()
+    assert page.has(RESULT, "Sign in with more rights (write)")
     calls = page.calls
     page.sign_in(".t-res", "Sign in with more rights (write)")
     assert page.has(RESULT, "You have signed in since.") and page.calls == calls
@@ -308,7 +309,7 @@ def test_the_inspector_says_who_refused_or_gave_up(page: InspectorPage, issuer: 
     page.button(".banner", "Sign in again")
     browser.tab()
     browser.press("a[href$=abort]")
-    assert browser.page("document.body.innerText.includes('Back to the inspector')")
+    assert browser.page("document.body.innerText.includes('refused: End-User aborted interaction. The inspector says')")
     browser.leave()
     assert page.has(BANNER, "You are not signed in.") and page.has(BANNER, "access_denied") and serious(browser) == []
     page.button(".banner", "Close")

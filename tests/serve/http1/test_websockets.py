@@ -82,6 +82,34 @@ async def test_what_is_sent_after_the_client_was_hung_up_on_fails_as_if_it_had_l
             await served.send({"type": kind, "text": ""})
 
 
+@for_each_row("error, is_logged", [(ConnectionAbortedError, False), (ValueError, True)])
+async def test_a_client_that_leaves_while_the_app_sends_is_no_failure_of_the_app(
+    error: type[Exception], is_logged: bool, caplog: pytest.LogCaptureFixture
+):
+    ends = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+        try:
+            while True:
+                await send({"type": "websocket.send", "text": "news"})
+                await asyncio.sleep(0)
+        except OSError as left:
+            raise error from left
+        finally:
+            ends.set()
+
+    async with listening(Server("parrot", "1")) as where, asyncio.timeout(20):
+        where.listener.state.app = app
+        reader, writer = await where.connect()
+        writer.write(request(*UPGRADE, verb="GET"))
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+        await ends.wait()
+        await until(lambda: where.connections == 0)
+    assert ("a WebSocket failed" in caplog.messages) is is_logged
+
+
 @for_each_row("opcode", [PING, PONG])
 async def test_a_client_that_sends_very_many_pings_or_pongs_is_cut_off(opcode: int):
     async with opened() as (reader, writer, _):

@@ -1,7 +1,7 @@
 // The frame: top bar, sidebar, status line, and the panel in view.
 import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/preact.js";
 import { ask, connect, on, onOpen } from "./socket.js";
-import { app, connection, readRoute, setTheme, toast, useStore } from "./store.js";
+import { addressOfPanel, app, connection, readRoute, setTheme, toast, useStore } from "./store.js";
 import { listenToKeys, useKeys } from "./keys.js";
 import { day, number, plural } from "./format.js";
 import { Button, Chip, Copy, Segments } from "./parts/controls.js";
@@ -119,10 +119,11 @@ function NavItem({ panel, whole, current }) {
   const hot = count?.hot;
   const offers = useStore(app, state => now(state)?.offers);
   const speaks = useStore(app, state => now(state)?.speaks);
+  const address = useStore(app, state => addressOfPanel(panel, state.items));
   const isIdle = !count && ((COUNTED.includes(panel.id) && count === 0) || !isOffered(panel.id, offers, speaks));
   return html`<a
     class=${`nav${isIdle ? " idle" : ""}`}
-    href=${"#" + panel.id}
+    href=${address}
     aria-current=${current ? "page" : null}
     title=${isIdle ? `${panel.title}: this server offers nothing here` : panel.title}
   >
@@ -160,11 +161,12 @@ function Side() {
 }
 
 function PhoneTabs() {
-  const { route, more } = useStore(app);
+  const { route, items, more } = useStore(app);
   const waiting = useOpenQuestions().length,
     badge = waiting > 0 && html`<span class="n hot">${waiting}<span class="vh"> wait</span></span>`;
   const tabs = PHONE.map(id => panels.find(panel => panel.id === id)).filter(Boolean);
   const others = panels.filter(panel => !tabs.includes(panel));
+  const isCurrent = panel => panel.id === route.panel && !more;
   return html`${
       more &&
       html`<div class="pop morepop" role="menu" aria-label="More panels">
@@ -174,7 +176,7 @@ function PhoneTabs() {
               role="menuitem"
               class="nav"
               key=${panel.id}
-              href=${"#" + panel.id}
+              href=${addressOfPanel(panel, items)}
               onClick=${() => app.set({ more: false })}
               ><${Icon} name=${panel.icon} /><span>${panel.title}</span>${panel.id === "questions" && badge}</a
             >`,
@@ -186,8 +188,8 @@ function PhoneTabs() {
         panel =>
           html`<a
             key=${panel.id}
-            href=${"#" + panel.id}
-            aria-current=${panel.id === route.panel && !more ? "page" : null}
+            href=${isCurrent(panel) ? "#" + panel.id : addressOfPanel(panel, items)}
+            aria-current=${isCurrent(panel) ? "page" : null}
           >
             <${Icon} name=${panel.icon} /><span>${panel.title}</span></a
           >`,

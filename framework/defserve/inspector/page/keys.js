@@ -1,6 +1,6 @@
 // Keys. Single letters work only while no field has the focus, and can be switched off.
 import { useLayoutEffect, useRef } from "./vendor/preact.js";
-import { app, go } from "./store.js";
+import { app, openPanel } from "./store.js";
 
 const layers = []; // the newest first to be asked
 let leader = 0; // when G was pressed
@@ -34,7 +34,7 @@ export function listenToKeys(panels) {
       const panel = panels.find(each => each.key === key);
       if (panel) {
         event.preventDefault();
-        go(panel.id);
+        openPanel(panel);
         return;
       }
     }

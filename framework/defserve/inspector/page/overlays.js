@@ -1,6 +1,6 @@
 // Ctrl K, which finds anything, and the table of keys.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { app, go, useStore } from "./store.js";
+import { app, openPanel, useStore } from "./store.js";
 import { useKeys } from "./keys.js";
 import { Icon } from "./parts/icons.js";
 import { Button, Switch } from "./parts/controls.js";
@@ -23,7 +23,7 @@ export function Palette({ panels, loaded, actions }) {
   const { now, coming } = useMemo(() => {
     const own = panels
       .filter(panel => panel.title.toLowerCase().includes(words.toLowerCase()))
-      .map(panel => ({ title: panel.title, hint: "panel", icon: panel.icon, run: () => go(panel.id) }));
+      .map(panel => ({ title: panel.title, hint: "panel", icon: panel.icon, run: () => openPanel(panel) }));
     const all = panels.map(panel => loaded[panel.id]?.finds?.(words) ?? []);
     const here = all.filter(Array.isArray).flat();
     const acts = actions

@@ -42,6 +42,7 @@ export const app = createStore({
   account: { state: "idle", kept: null, doneAt: 0 }, // the sign-in: how far it is, what is kept
   questions: [],
   route: { panel: "tools", rest: "" },
+  items: {}, // panel → the item that its address named last
   theme: document.documentElement.dataset.theme,
   overlay: null, // "palette", "keys", or null
   toasts: [],
@@ -51,8 +52,20 @@ export const app = createStore({
 
 export const connection = state => state.connections[state.era];
 
+const addressOf = (panel, rest) => "#" + panel + (rest === "" ? "" : "/" + encodeURIComponent(rest));
+
+// What a panel opens with: those of what a server offers, with the item that they showed last. The others have what is
+// new in view, or keep their own place.
+export const lastItem = ({ id, group }, items) => (group === "Server" && items[id]) || "";
+
+export const addressOfPanel = (panel, items) => addressOf(panel.id, lastItem(panel, items));
+
+export function openPanel(panel) {
+  go(panel.id, lastItem(panel, app.get().items));
+}
+
 export function go(panel, rest = "") {
-  const hash = "#" + panel + (rest === "" ? "" : "/" + encodeURIComponent(rest));
+  const hash = addressOf(panel, rest);
   if (location.hash !== hash) location.hash = hash;
   app.set({ more: false });
   readRoute(); // at once: the event of the browser comes later, and the next key may come before it
@@ -66,7 +79,8 @@ export function readRoute() {
   } catch {
     /* an address typed by hand */
   }
-  app.set({ route: { panel: panel || "tools", rest: text } });
+  const route = { panel: panel || "tools", rest: text };
+  app.set(state => ({ route, items: { ...state.items, [route.panel]: text } }));
 }
 
 export function setTheme(theme) {

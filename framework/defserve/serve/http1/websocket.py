@@ -93,10 +93,16 @@ class WebSocketConnection(StallGuard):
         try:
             await self.state.app(self._scope, self.receive, self.send)
         except Exception as error:
-            log.error("a WebSocket failed", exc_info=error)
+            # A client that leaves while the app sends is no failure of the app.
+            if not (isinstance(error, ConnectionAbortedError) and self._is_over):
+                log.error("a WebSocket failed", exc_info=error)
             self._end(INTERNAL)
         else:
             self._end(NORMAL)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_lost or (self._is_accepted and self._conn.state is not State.OPEN)
 
     def _end(self, code: int) -> None:
         """The app is over."""
@@ -299,7 +305,7 @@ class WebSocketConnection(StallGuard):
     async def send(self, message: MutableMapping[str, Any]) -> None:
         kind = message["type"]
         await self.drain()
-        if self._is_lost or (self._is_accepted and self._conn.state is not State.OPEN):
+        if self._is_over:
             raise ConnectionAbortedError("the WebSocket is closed")
         if kind == "websocket.accept":
             self._accept(message)

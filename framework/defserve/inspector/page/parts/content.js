@@ -92,7 +92,12 @@ export function Text({ text, title = "Text" }) {
   >`;
 }
 
-const isCoded = data => /^[A-Za-z0-9+/\s]*={0,2}\s*$/.test(data);
+// What a browser decodes as base64: no letter is left over behind groups of four, and padding fills the last group.
+function isCoded(data) {
+  if (typeof data !== "string" || !/^[A-Za-z0-9+/\s]*(=\s*){0,2}$/.test(data)) return false;
+  const { length } = data.replace(/\s/g, "");
+  return data.includes("=") ? length % 4 === 0 : length % 4 !== 1;
+}
 
 function Media({ type, data, name }) {
   const [broken, setBroken] = useState(false);
