@@ -305,7 +305,8 @@ def test_the_timeline_is_saved_and_cleared(browser: Browser, panel: InspectorBes
     browser.page(
         "[...document.querySelectorAll('.wirebar .btn')].find(each => each.innerText === 'Clear').click() ?? true"
     )
-    assert browser.page("document.querySelector('.wlist .empty')?.innerText.includes('No message yet')")
+    # What the inspector sends meanwhile may come at once.
+    assert browser.page(f"!{ends('list_sensors')}")
     call(panel, ("forecast", {}), eras=("stateless",))
     assert browser.page(f"{ends('forecast')} && true")
 
@@ -356,9 +357,12 @@ async def flood(ctx: Context, count: int) -> int:
             await asyncio.sleep(0)
     return count
 """
-FEW, MESSAGES = 5_000, 100_000
+# Enough that what the page keeps of the few is a small part of them, as of the many.
+FEW, MESSAGES = 20_000, 100_000
 STEPS = 60
-# Scroll, and now and then jump far away; how many nodes were touched. Each step ends when the frame after it is drawn.
+A_SCREEN = 300
+# Scroll, and now and then jump far away; how many nodes were touched. Each step ends when the rows in view are drawn: a
+# busy machine would else leave some of them out, now in one run and now in the other.
 SCROLL = f"""(async () => {{
   const list = document.querySelector(".virtual");
   let touched = 0;
@@ -367,7 +371,8 @@ SCROLL = f"""(async () => {{
   for (let step = 0; step < {STEPS}; step++) {{
     list.scrollTop = step % 10 ? list.scrollTop + 180 : list.scrollHeight * (step * 7 % {STEPS}) / {STEPS};
     await new Promise(requestAnimationFrame);
-    await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+    do await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+    while (list.querySelector(".skel"));
   }}
   watch.disconnect();
   return touched;
@@ -444,5 +449,5 @@ def test_with_100_000_messages_it_stays_responsive_and_small(
     # Processor time, because a busy machine is not a slow page.
     assert slowest < 50 and many.scripts[-1] < 50
     # The work depends on what is in view, not on how much there is.
-    assert many.scrolled < 1.5 * few.scrolled and many.batch < 2 * few.batch
+    assert many.scrolled < 1.5 * few.scrolled and many.batch < max(2 * few.batch, A_SCREEN)
     assert resident < 200

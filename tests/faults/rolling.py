@@ -101,7 +101,9 @@ async def _served(shared: str | None) -> AsyncGenerator[tuple[Process, int]]:
         file.write_text(textwrap.dedent(SERVER) + (f"\nserver.shared = {shared!r}\n" if shared else ""))
         on = ("--on", "http://127.0.0.1:0/mcp", "--workers", str(WORKERS), *(() if shared else ("--stateless",)))
         command = (sys.executable, "-m", "defserve", "run", str(file), *on)
-        process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env={**os.environ})
+        # Said outright, so that no worker warns of two deployments under one name.
+        env = {**os.environ, "DEFSERVE_NAMESPACE": "rolling"}
+        process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env=env)
         try:
             yield process, int((await _hear(process, "serving on ")).split(":")[2].partition("/")[0])
         finally:

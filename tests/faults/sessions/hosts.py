@@ -95,7 +95,8 @@ class Hosts:
             await host.repeat("channels/open", {"type": "room", "address": host.name})
             self._watched.append([])
             self._tasks.append(asyncio.create_task(host.watch(self._watched[-1])))
-            self._talking.append(asyncio.create_task(self._talk(host)))
+        # Not before: what the first pushes to all is owed only to those who are there.
+        self._talking += [asyncio.create_task(self._talk(host)) for host in self.hosts]
 
     async def _talk(self, host: Host) -> None:
         turn = 0

@@ -1,5 +1,5 @@
 // The filter: coloured while it is typed, with suggestions. What does not parse is marked and told.
-import { html, useRef, useState } from "../../vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../../vendor/preact.js";
 import { Icon } from "../../parts/icons.js";
 import { heldRows, setText, typed, wire } from "./model.js";
 import { useStore } from "../../store.js";
@@ -71,7 +71,15 @@ export function FilterField({ inputRef }) {
   const [caret, setCaret] = useState(null); // null: no suggestions
   const [at, setAt] = useState(-1);
   const below = useRef(null),
-    own = useRef(null);
+    own = useRef(null),
+    wanted = useRef(null); // where the caret goes with the text that was taken
+  // With the text and not a frame later: the next letter may come before it.
+  useLayoutEffect(() => {
+    if (wanted.current === null) return;
+    own.current.focus();
+    own.current.setSelectionRange(wanted.current, wanted.current);
+    wanted.current = null;
+  }, [text]);
   const { start, found } = caret === null ? { start: 0, found: [] } : suggestions(text, caret);
   const takeOne = ([words]) => {
     const rest = text.slice(caret).replace(/^\S*/, ""),
@@ -81,10 +89,7 @@ export function FilterField({ inputRef }) {
     setAt(-1);
     const after = start + whole.length;
     setCaret(/:$/.test(words) ? after : null);
-    requestAnimationFrame(() => {
-      own.current?.focus();
-      own.current?.setSelectionRange(after, after);
-    });
+    wanted.current = after;
   };
   const onKeyDown = event => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
