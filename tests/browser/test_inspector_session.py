@@ -13,6 +13,7 @@ import pytest
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.session_files import make_session_target, read_session_file
 from tests.inspector.beds import greenhouse
+from tests.waiting import wait_until
 
 from .inspecting import InspectorBeside, inspector_in, looks, target_of
 
@@ -125,7 +126,8 @@ def test_a_call_is_shown_with_its_state_and_runs_again_from_there(browser: Brows
     async def count(inspection: Inspection) -> int:
         return len(await inspection.states.open_tree("stateless", "beds.edit", None).checkpoints())
 
-    assert panel.run(count) == 4 and panel.inspection.recorder.count > before
+    wait_until(lambda: panel.run(count) == 4)  # a call is shown before it is answered
+    assert panel.inspection.recorder.count > before
     # On to the checkpoint, and back to the call.
     # By a script: the panel is drawn anew while the call is shown, and a pointer could miss it.
     browser.page("(link => link && (link.click(), true))(document.querySelector('.travel [title^=chk_]'))")

@@ -121,7 +121,9 @@ def test_a_call_shows_its_progress_table_picture_and_log_as_they_come(
     inspector.open(scheme=scheme)
     survey(inspector, hold=True)
     assert inspector.page("document.querySelector('.t-res .progress')?.innerText.includes('67 %')")
-    assert inspector.page("document.querySelectorAll('.t-res tbody tr').length === 5")  # and one that is to come
+    assert inspector.page(
+        "document.querySelectorAll('.t-res .scrolls tbody tr').length === 5"
+    )  # and one that is to come
     assert inspector.page("document.querySelector('.t-res img').naturalWidth === 520")
     assert inspector.page("document.querySelectorAll('.logline').length === 2")
     assert "pepper: last value is 14 minutes old" in inspector.page(RESULT)

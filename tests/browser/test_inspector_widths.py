@@ -219,7 +219,7 @@ BROKEN = """[...document.querySelectorAll('.t-res td .cell')].flatMap(cell => {
   };
   return [...text.data.matchAll(/\\S+/g)].filter(word => word[0].length < 40 && tops(word) > 1).map(word => word[0]);
 }).join('; ') || 'none'"""
-ROWS_IN_A_TABLE = "document.querySelectorAll('.t-res tbody tr').length"
+ROWS_IN_A_TABLE = "document.querySelectorAll('.t-res .scrolls tbody tr').length"  # not those of the waterfall
 SCROLLS = """(() => {
   const box = document.querySelector('.t-res .scrolls');
   return box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX === 'auto';

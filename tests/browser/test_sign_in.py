@@ -221,12 +221,12 @@ class InspectorPage:
         self.browser.leave()
 
     def call(self) -> None:
-        # Without a session the list is read again first, so a token that has ended may be refused there.
-        before = len(self._there.list_requested_uris("/mcp"))
+        """Call the tool, until this call is over."""
+        said = "document.querySelector('.t-res [role=status]').innerText"
+        before = self.browser.page(f"[{said}]")[0]
         self.browser.press("[role=option]")
         self.button(".t-form", "Call")
-        wait_until(lambda: len(self._there.list_requested_uris("/mcp")) > before)
-        assert self.browser.page("!document.querySelector('.t-res .spin')")
+        assert self.browser.page(f"{said} && {said} !== {json.dumps(before)}")
 
     @property
     def calls(self) -> int:

@@ -6,14 +6,13 @@ import asyncio
 from typing import Any
 
 from defserve import Context, Server, ToolError
-from defserve.limits import Limits
 from defserve.live import Channel, FinishedTurn, Injection, ReceivedMessage, Rewrite, Turn
 
 WATCH, MEMORY, PRIVACY, WATER, ALERTS = "climate.watch", "beds.memory", "beds.privacy", "irrigation", "alerts.push"
 
 
 def lively() -> Server:
-    server = Server("greenhouse", "0.4.2", limits=Limits(hook=0.3))
+    server = Server("greenhouse", "0.4.2")
     watch = server.feature_set(WATCH, "Tell the model the climate now.")
     memory = server.feature_set(MEMORY, "Recall what was planted.")
     privacy = server.feature_set(PRIVACY, "Keep names out of answers.")
@@ -35,7 +34,7 @@ def lively() -> Server:
         planted = "The fern bed holds maidenhair (since today) and staghorn. Last watered on Friday by Alice."
         return Injection(planted, position="before_user", metadata={"memoryIds": ["m1", "m7"]})
 
-    @season.before_inference
+    @season.before_inference(timeout=0.3)
     async def slow(turn: Turn) -> str:
         if "slow" in (turn.user_message or ""):
             await asyncio.sleep(30)

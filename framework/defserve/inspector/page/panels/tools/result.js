@@ -317,10 +317,10 @@ export function ToolResult({ tool, name, onRepeat, head }) {
   const state = useStore(store);
   const { calls } = state;
   const isSaved = useStore(app, each => !!each.target?.saved);
-  const [comparing, setComparing] = useState(false);
+  const [compared, setCompared] = useState(null); // the call that is compared; another one in view is not
   const call = callInView(state, name);
+  const comparing = !!call && compared === call.n;
   const other = call && calls.find(each => each.tool === call.tool && each.n < call.n && each.state !== "running");
-  useEffect(() => setComparing(false), [call?.n]);
   // What the host has kept is fetched when it is looked at.
   const missing = [call, comparing && other].filter(each => each && !each.followed).map(each => each.n);
   useEffect(() => missing.forEach(follow), [missing.join()]);
@@ -341,7 +341,7 @@ export function ToolResult({ tool, name, onRepeat, head }) {
           aria-pressed=${String(comparing)}
           disabled=${!other || call.state === "running"}
           title=${other ? `with call ${other.n}` : "There is no earlier call of this tool."}
-          onClick=${() => setComparing(!comparing)}
+          onClick=${() => setCompared(comparing ? null : call.n)}
         >
           Compare
         </button><//
