@@ -252,8 +252,8 @@ async def watch(source: SnapshotSource, every: float) -> None:
                 return
             try:
                 before, seen, problem = seen, await source(), ""
-            except PeerError as error:
-                problem = error.message
+            except (PeerError, UsageError) as error:
+                problem = str(error)
 
 
 @contextmanager
@@ -443,6 +443,7 @@ class _ServerSource:
         try:
             said = await client.request("mgp/health/status", {})
         except PeerGone:
+            self._client = None  # a WebSocket does not come back by itself
             raise
         except PeerError:
             self._tells_health = False
