@@ -99,7 +99,7 @@ SHOWN: Final = ("createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs")
 
 
 class FollowedTask:
-    """Begins with `begin`, or with `resume` for a task that is known by its id. `record` is what is known of it."""
+    """Begins with `start_call`, or with `resume` for a task whose id is known. `record` is what is known of it."""
 
     def __init__(self, host: Inspection, record: FollowedRecord) -> None:
         self._host, self.record = host, record

@@ -345,7 +345,7 @@ def assets() -> dict[str, Asset]:
     return found
 
 
-# -- The socket of one page, and what a page can ask for: the verbs of all panels in one table.
+# -- The socket of one page.
 
 
 BATCH_SECONDS: Final = 0.1

@@ -131,7 +131,7 @@ MAX_TEXT_LENGTH: Final = 2_000
 
 
 async def list_skills(inspection: Inspection, request: PageRequest) -> Any:
-    """Every skill, as `described` says. Nothing is read. `directories`: folders can be read. `more`: left out."""
+    """Every skill, as `describe_skill` says. Nothing is read. `directories`: folders can be read. `more`: left out."""
     async with use_era_client(inspection, request) as client:
         offer = object_or_empty(client.capabilities.get("extensions")).get(EXTENSION)
         if offer is None:

@@ -493,7 +493,7 @@ class Spilled(NamedTuple):
 
 
 class Bodies:
-    """Bodies by number. Numbers only grow. A body of more than `LONGEST` bytes is cut."""
+    """Bodies by number. Numbers only grow. A body of more than `MAX_KEPT_BODY_BYTES` is cut."""
 
     def __init__(self, in_memory: int = IN_MEMORY, in_file: int = IN_FILE) -> None:
         self._in_memory, self._in_file = in_memory, in_file

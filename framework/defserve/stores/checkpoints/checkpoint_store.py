@@ -558,7 +558,7 @@ class CheckpointCache:
 KEY: Final = "checkpoints"
 OLD_SECRET_NAME: Final = "checkpoints 0.1.0"
 """What 0.1.0 made ids with. It names no server, and a secret that is changed does not change it. So ids are recognized
-with it that prove nothing, as all of 0.1.0 do, and none is made. `adoption.py` keeps it."""
+with it that prove nothing, as all of 0.1.0 do, and none is made. `defserve state adopt` keeps it."""
 
 
 async def read_checkpoint_secret(store: Store) -> bytes | None:

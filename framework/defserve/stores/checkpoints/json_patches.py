@@ -27,7 +27,7 @@ _ABSENT: Final = object()
 def diff_json_values(before: Any, after: Any, *, has_booleans: bool = True) -> list[PatchOperation]:
     """The operations (add, remove, replace) that turn `before` into `after`; none if they are equal.
 
-    Their values are taken from `after`, not copied. `has_booleans` as for `merge`.
+    Their values are taken from `after`, not copied. `has_booleans` as for `reuse_unchanged_parts`.
     """
     return reuse_unchanged_parts(before, after, lambda value, _: value, has_booleans=has_booleans)[1]
 
