@@ -230,7 +230,7 @@ class SyncClient:
             return self._find_notifications(method)[waited]
 
     def close(self, *, check: bool = True) -> None:
-        """Disconnect. With `check`, raises UnansweredQuestion for open questions, UnusedAnswer for answers left over."""
+        """Disconnect. With `check`, raises UnansweredQuestion for open questions, UnusedAnswer for spare answers."""
         self._stack.close()
         self._client = self._streaming = None
         if check:

@@ -474,7 +474,7 @@ class AuditLogReader:
     def read_page(self, since_seq: int, since: datetime | None, limit: int) -> AuditPage:
         """Raises AuditLogBroken for a record that is not genuine, and OSError."""
         building, begin = AuditPageBuilder(since_seq, since, limit), max(since_seq, 1) // STEP
-        place = max(step for step in self._places if step <= begin)
+        place = max(step for step in tuple(self._places) if step <= begin)  # another thread may add one
         with self._path.open("rb") as file:
             file.seek(self._places[place])
             at = self._places[place]
