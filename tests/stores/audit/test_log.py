@@ -741,7 +741,7 @@ def test_two_threads_may_read_a_long_log_at_once(path: Path):
         sys.setswitchinterval(1e-5)
         noting.start()
         try:
-            assert all(len(log.replay().events) == 1 for _ in range(40))
+            assert all(len(log.replay().events) == 1 for _ in range(12))
         finally:
             sys.setswitchinterval(interval)
             ended.set()
