@@ -511,6 +511,9 @@ class Bodies:
         return self._size
 
     def store_body(self, number: int, body: bytes) -> None:
+        """Keep a body, in place of an earlier one of this number."""
+        if number in self._held:
+            self.drop_body(number)
         body = body if len(body) <= MAX_KEPT_BODY_BYTES else body[:MAX_KEPT_BODY_BYTES]
         self._held[number] = body
         self._order.append(number)
