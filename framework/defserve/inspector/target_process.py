@@ -233,12 +233,13 @@ class ProcessRun:
         number, _, message = line.partition(b" ")
         if not number.isdigit():
             return
-        if isinstance(line, TruncatedMessage):
-            cut = TruncatedMessage(message)
-            cut.limit, message = line.limit, cut
+        is_cut = isinstance(line, TruncatedMessage)
         if int(number) == REPORTS:
-            self._take_report(object_or_empty(from_json(message)))
+            self._take_report(_parse_cut_report(message) if is_cut else object_or_empty(from_json(message)))
         elif (channel := self._channels.get(int(number))) is not None:
+            if is_cut:
+                cut = TruncatedMessage(message)
+                cut.limit, message = line.limit, cut
             await channel.deliver(message)
 
     def _take_report(self, report: Json) -> None:
@@ -287,6 +288,13 @@ def describe_exit_code(code: int | None) -> str:
     with suppress(ValueError):
         return f"was killed by {signal.Signals(-code).name}"
     return f"was killed by signal {-code}"
+
+
+def _parse_cut_report(message: bytes) -> Json:
+    """The beginning of a report that was too long. If it is an answer, it is an error."""
+    begin = message.partition(b"\0")[0].decode(errors="ignore")
+    report = object_or_empty(from_json(begin, allow_partial="trailing-strings"))
+    return {**report, "error": {"message": "the answer of the server's process is too long"}}
 
 
 def _parse_server_waterfall(report: Json) -> ServerWaterfall:
