@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 from defserve.core.json_values import is_array, is_object
+from defserve.core.shapes import is_number
 from defserve.errors import find_nearest_names
 from defserve.tooling.evals.cases import EvalCase, Expectation, ExpectedCall, is_matcher
 from defserve.tooling.lint.definitions import problems
@@ -266,19 +267,15 @@ def fold_text(text: str) -> str:
 def _contains(wanted: Any, actual: Any) -> bool:
     if isinstance(actual, str):
         # YAML reads `contains: 555` as a number.
-        text = str(wanted) if _is_number(wanted) else wanted
+        text = str(wanted) if is_number(wanted) else wanted
         return isinstance(text, str) and normalize("NFC", text).casefold() in normalize("NFC", actual).casefold()
     return is_array(actual) and any(find_mismatch(wanted, item) is None for item in actual)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: _is_number(value) and value == int(value),
-    "number": _is_number,
+    "integer": lambda value: is_number(value) and value == int(value),
+    "number": is_number,
     "boolean": lambda value: isinstance(value, bool),
     "object": is_object,
     "array": is_array,
@@ -288,8 +285,8 @@ _MATCHERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "one_of": lambda wanted, actual: any(find_mismatch(each, actual) is None for each in wanted),
     "contains": _contains,
     "like": lambda wanted, actual: isinstance(actual, str) and fold_text(wanted) == fold_text(actual),
-    "min": lambda wanted, actual: _is_number(actual) and actual >= wanted,
-    "max": lambda wanted, actual: _is_number(actual) and actual <= wanted,
+    "min": lambda wanted, actual: is_number(actual) and actual >= wanted,
+    "max": lambda wanted, actual: is_number(actual) and actual <= wanted,
     "type": lambda wanted, actual: _TYPES[wanted](actual),
 }
 _WORDS: Final = {
