@@ -68,8 +68,8 @@ class AuditLog:
     or is not intact: then it is evidence, and must not be overwritten.
 
     `anchors` are places elsewhere that keep each signed head: file names, addresses of stores, `syslog:`, or objects
-    with `name`, `last()` and `keep(head, before)`. A log that lacks a record that an anchor names is not continued. If
-    an anchor cannot be reached, that is logged, and it gets a later head.
+    with `name`, `last()` and `store_head(head, before)`. A log that lacks a record that an anchor names is not
+    continued. If an anchor cannot be reached, that is logged, and it gets a later head.
 
     Events are written as they are, so redact them first. Values that JSON cannot hold are shown as `redact` shows them.
     """
