@@ -245,7 +245,7 @@ class EraConnection:
         async with self._target.link() as bare:
             link = observe_link(bare, self._recorder, self.era)
             async with Client(link, version=self.era or None, **self._options(self)) as client:
-                self.era = link.era = "stateless" if client.stateless else "handshake"
+                self.era = link.era = get_client_era(client)
                 self._recorder.assign_era(self.era)
                 self._client = client
                 self._set_state("open")
@@ -276,6 +276,10 @@ class EraConnection:
     def _set_state(self, state: State, error: Json | None = None, pause: float | None = None) -> None:
         self.state, self.error, self.next = state, error, pause
         self._changed(self)
+
+
+def get_client_era(client: Client) -> str:
+    return "stateless" if client.stateless else "handshake"
 
 
 async def _news(client: Client) -> None:

@@ -25,7 +25,13 @@ from defserve.client.skills import CheckedEntry, LoadedSkill, UnverifiedSkill
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.inspector.app_views import ShownApps, ViewDocumentServer
-from defserve.inspector.era_connection import EraConnection, InspectionTarget, InspectorSignIn, ReloadStatus
+from defserve.inspector.era_connection import (
+    EraConnection,
+    InspectionTarget,
+    InspectorSignIn,
+    ReloadStatus,
+    get_client_era,
+)
 from defserve.inspector.followed_events import FollowedEvents
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
@@ -399,10 +405,6 @@ class Watches:
 
     def _of(self, client: Client) -> set[str]:
         return self._uris.setdefault(get_client_era(client), set())
-
-
-def get_client_era(client: Client) -> str:
-    return "stateless" if client.stateless else "handshake"
 
 
 # -- The skills that the person looks at: each entry as it was listed, with which everything read later is compared.

@@ -15,10 +15,10 @@ from defserve.client.replies import object_or_empty, string_or_none
 from defserve.client.topic_client import join_topic
 from defserve.core.json_values import is_array
 from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.inspector.era_connection import get_client_era
 from defserve.inspector.inspection import (
     Inspection,
     PageRequestHandler,
-    get_client_era,
     get_request_era,
     use_era_client,
 )

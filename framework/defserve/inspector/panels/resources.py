@@ -14,7 +14,8 @@ from defserve.client.replies import filter_strings, list_if_supported, number_or
 from defserve.client.skills import UnverifiedSkill
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
-from defserve.inspector.inspection import Inspection, PageRequestHandler, get_client_era, use_era_client
+from defserve.inspector.era_connection import get_client_era
+from defserve.inspector.inspection import Inspection, PageRequestHandler, use_era_client
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.protocols.mcp.uri_template import expand_template, parse_template
 from defserve.protocols.mcp.versions import get_version_features
