@@ -383,18 +383,13 @@ def _check_matchers(value: Any, where: str) -> None:
 # -- Whether a suite fits the tools that a server lists.
 
 
-def collect_suite_warnings(
-    suite: EvalSuite, tools: Mapping[str, Mapping[str, Any]], *, is_searched: bool = False
-) -> list[str]:
-    """Warnings about cases. Raises UsageError for a tool or an argument that the server does not have.
-
-    A server that is searched lists only some of its tools, so a name that is not listed is no mistake there.
-    """
+def collect_suite_warnings(suite: EvalSuite, tools: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Warnings about cases. Raises UsageError for a tool or an argument that the server does not have."""
     warnings: list[str] = []
     for case in suite.cases:
         where = f"{suite.path}: {case.name}"
         for name in (*case.tools, *sorted(case.forbid)):
-            if name not in tools and not is_searched:
+            if name not in tools:
                 raise UsageError(f"{where}: the server has no tool {name!r}", fix=did_you_mean(name, tools))
         for turn in case.turns:
             for call in turn.expect.calls:

@@ -372,7 +372,7 @@ MAX_SUMS: Final = 50_000
 DRAWS: Final = 10_000
 
 
-def compute_sign_flip_p(differences: Sequence[float], *, seed: int = 0) -> float:
+def compute_sign_flip_p(differences: Sequence[float]) -> float:
     """How often the sum would be this low or lower, if each difference had its sign by chance.
 
     Exact while the possible sums are few, as they are for counts; else by draws.
@@ -389,12 +389,12 @@ def compute_sign_flip_p(differences: Sequence[float], *, seed: int = 0) -> float
                 further[moved] = further.get(moved, 0.0) + share / 2
         sums = further
         if len(sums) > MAX_SUMS:
-            return _draw_sign_flip_p(sizes, observed, seed)
+            return _draw_sign_flip_p(sizes, observed)
     return min(1.0, sum(share for value, share in sums.items() if value <= observed + 1e-7))
 
 
-def _draw_sign_flip_p(sizes: Sequence[float], observed: float, seed: int) -> float:
-    draw = Random(seed)
+def _draw_sign_flip_p(sizes: Sequence[float], observed: float) -> float:
+    draw = Random(0)
     hits = sum(sum(size if draw.getrandbits(1) else -size for size in sizes) <= observed + 1e-9 for _ in range(DRAWS))
     return (hits + 1) / (DRAWS + 1)
 
@@ -402,11 +402,11 @@ def _draw_sign_flip_p(sizes: Sequence[float], observed: float, seed: int) -> flo
 RESAMPLES: Final = 2_000
 
 
-def compute_bootstrap_interval(rates: Sequence[float], weights: Sequence[float], *, seed: int = 0) -> Interval:
+def compute_bootstrap_interval(rates: Sequence[float], weights: Sequence[float]) -> Interval:
     """The suite's score at 95 %, by drawing cases. Runs of one case are not independent, so they are not drawn."""
     if not rates:
         return Interval(0.0, 1.0)
-    draw, means = Random(seed), list[float]()
+    draw, means = Random(0), list[float]()
     places = range(len(rates))
     for _ in range(RESAMPLES):
         chosen = draw.choices(places, k=len(rates))
