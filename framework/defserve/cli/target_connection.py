@@ -214,7 +214,7 @@ STATUSES: Final[Mapping[int, str]] = {
 }
 TLS: Final = "[SSL"
 UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
-"""How Python begins to tell of TLS that failed, and its word for a certificate that nobody vouches for."""
+"""How Python begins to tell of TLS that failed, and its word for a certificate that it does not trust."""
 SCOPES: Final = re.compile(r'scope="([\w:./ -]{1,1000})"', re.ASCII)
 """Only those that no shell reads otherwise: people copy the line that helps."""
 

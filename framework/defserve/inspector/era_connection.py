@@ -119,7 +119,7 @@ PROVEN_SECONDS: Final = 5.0
 class EraConnection:
     """One era. With the era "" the newest that both speak is agreed on, and `era` says which it was.
 
-    `options` makes the options of the client, anew for every conversation. `changed` is told of every change of state.
+    `options` makes the options of the client, for each conversation. `changed` is told of every change of state.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class EraConnection:
             self._set_state("opening", self.error)
 
     def _describe_error(self, error: DefserveError) -> Json:
-        """The error, for the page. Who signs in at a terminal is signed in here too, at the next try."""
+        """The error, for the page. Signing in at a terminal counts here too, at the next try."""
         told = describe_error_for_page(error)
         if (process := self._target.process) is not None and process.exit is not None:
             told["exit"] = process.exit

@@ -168,7 +168,7 @@ class Inspection:
         return self.connections[era]
 
     def on_request_failed(self, era: str | None, error: BaseException) -> None:
-        """A request ended with an error. If the server is gone, its conversation is opened anew."""
+        """A request ended with an error. If the server is gone, its conversation is reopened."""
         if isinstance(error, PeerGone):
             self.connection(era).on_server_gone(error)
 
@@ -189,7 +189,7 @@ class Inspection:
             connection.on_server_gone(reason)
 
     def reopen(self) -> None:
-        """Open every conversation anew."""
+        """Reopen every conversation."""
         for connection in self._list_connections():
             connection.reopen()
 
@@ -350,7 +350,7 @@ def get_request_era(request: PageRequest) -> str | None:
 
 @asynccontextmanager
 async def use_era_client(inspection: Inspection, request: PageRequest) -> AsyncGenerator[Client]:
-    """The client of the era that a request is about. If the server turns out to be gone, it is connected to anew."""
+    """The client of the era that a request is about. If the server is gone, it is connected to again."""
     era = get_request_era(request)
     client = await inspection.client(era)
     try:
@@ -374,7 +374,7 @@ class Watches:
         self._clients: dict[str, Client] = {}
 
     async def renew(self, client: Client) -> list[str]:
-        """What is watched in the era of a client. If it is a new client, the server is asked anew first."""
+        """What is watched in the era of a client. If it is a new client, the server is asked again first."""
         uris = self._of(client)
         era = get_client_era(client)
         if self._clients.get(era) is not client:
@@ -453,7 +453,7 @@ class HeldSkills:
         return skill
 
     def forget_skill_text(self, era: str, uri: str) -> None:
-        """Read its `SKILL.md` anew the next time."""
+        """Read its `SKILL.md` again the next time."""
         self._loaded.pop((era, uri), None)
 
 

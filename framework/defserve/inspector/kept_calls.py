@@ -1,6 +1,6 @@
 """The calls of tools that pages have made: each runs here, and is kept with its parts and its outcome.
 
-So a call outlives the page that made it: a page that is loaded anew, or a second one, follows it from its beginning.
+So a call outlives the page that made it: a page that is reloaded, or a second one, follows it from its beginning.
 What is kept is bounded in number and bytes. The oldest calls make room.
 """
 

@@ -351,7 +351,7 @@ def assets() -> dict[str, Asset]:
 BATCH_SECONDS: Final = 0.1
 MAX_REQUESTS: Final = 256
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
-"""Bytes that wait for a page that does not read. Then it is disconnected: it comes back and asks anew."""
+"""Bytes that wait for a page that does not read. Then it is disconnected: it reconnects and asks again."""
 LATEST: Final = frozenset(("status", "messages"))
 """Topics of which only the newest message matters."""
 

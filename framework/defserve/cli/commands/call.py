@@ -192,7 +192,7 @@ async def call(
 ) -> PrintableCallResult:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
     given = PreparedAnswers(options.answer, yes=options.yes, around=work.pause_drawing)
-    # Who asks for the result of a task can answer its questions then.
+    # Its questions can be answered when its result is asked for.
     offer: dict[str, Any] | None = {"elicitation": {"form": {}}} if options.task else None
     answers = given.make_client_answers()
     async with connect_target(target, options, offer=offer, answers=answers, work=work) as client:

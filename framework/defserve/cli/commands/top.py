@@ -312,7 +312,7 @@ class TopSnapshot:
         for number, now in self.workers.items():
             then = before.workers.get(number)
             if then is not None and now.pid:
-                # A process that was started again is counted from its begin.
+                # A process that was restarted is counted from its start.
                 since = then if then.pid == now.pid else WorkerFigures()
                 rates[number] = (now.calls - since.calls) / seconds, (now.cpu_seconds - since.cpu_seconds) / seconds
         return rates
@@ -608,7 +608,7 @@ class ToolFigures:
         return self.outcomes.get("error", 0)
 
     def since(self, before: ToolFigures) -> ToolFigures:
-        """Only what happened after `before`. A server that began again is counted from its begin."""
+        """Only what happened after `before`. A server that was restarted is counted from its start."""
         if before.calls > self.calls:
             return self
         outcomes = {name: count - before.outcomes.get(name, 0) for name, count in self.outcomes.items()}

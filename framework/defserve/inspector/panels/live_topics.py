@@ -130,7 +130,7 @@ async def scopes(inspection: Inspection, request: PageRequest) -> Any:
 
 
 async def offer(inspection: Inspection, request: PageRequest) -> Any:
-    """Offer another version of MCPL. The conversations are opened anew."""
+    """Offer another version of MCPL. The conversations are reopened."""
     inspection.live.set_offered_version(request.get_text("version"))
     inspection.reopen()
     return await overview(inspection, request)

@@ -146,7 +146,7 @@ async def list_skills(inspection: Inspection, request: PageRequest) -> Any:
 async def read_skill_file(inspection: Inspection, request: PageRequest) -> Any:
     """A file of a skill: its text, or its bytes in base64, with the digest that was found.
 
-    A file that is not what was listed is `refused`, and nothing of it is told. `again` reads `SKILL.md` anew.
+    A file that is not what was listed is `refused`, and nothing of it is told. `again` reads `SKILL.md` again.
     """
     uri, path = request.get_text("uri"), request.get_text("path")
     async with use_era_client(inspection, request) as client:

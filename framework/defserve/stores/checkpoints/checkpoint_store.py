@@ -402,7 +402,7 @@ class CheckpointStore:
         ]
 
     def _is_made(self, key: TreeKey, id: str, content: bytes, *, is_proved: bool) -> bool:
-        # Who has the old secret could prove whatever he likes at every server that had it: it proves nothing.
+        # Anyone with the old secret could prove anything at every server that had it: it proves nothing.
         keys = (self._secret,) if is_proved or self._old_secret is None else (self._secret, self._old_secret)
         return any(
             verify_checkpoint_id(secret, id, key.owner, key.feature_set, content, is_proved=is_proved)

@@ -6,7 +6,7 @@ which keeps what others send it while its connection is broken. News goes to all
 first run did.
 
 - An event of a stream is in Redis before a client sees it, and has its number from there.
-- A stream takes one result. Who comes second, be it a worker that was thought dead, is told so.
+- A stream accepts one result. A second writer, such as a worker that was thought dead, gets `STREAM_ENDED`.
 - A question is answered once, by whoever takes it out.
 
 The scripts of this room make their keys from a prefix, so a Redis Cluster does not fit.
