@@ -200,12 +200,11 @@ class EraConnection:
         while True:
             began = asyncio.get_running_loop().time()
             self._ended.clear()
-            self._gone = None
+            self._gone, self._is_wanted_anew = None, False
             self._again.clear()
             try:
                 await self._converse()
                 if self._is_wanted_anew:
-                    self._is_wanted_anew = False
                     self._set_state("opening")
                     continue
                 error: DefserveError = self._gone or PeerGone("the server went away")
