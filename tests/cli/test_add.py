@@ -139,6 +139,7 @@ def test_clashes_and_mistakes_change_nothing(defserve: Run, project: Path, argv:
         ("", "names no server"),
         ("[project]\nname = 'x'\nscripts = { x = 'x:main' }", "names no server"),
         ("[project", "pyproject.toml: "),
+        ("# \udcff", "pyproject.toml: "),
         ("[project.scripts]\na = 'x:one.main'\nb = 'x:two.main'", "several servers: x:one, x:two"),
     ],
 )
@@ -147,7 +148,7 @@ def test_a_server_that_cannot_be_found_is_asked_for(defserve: Run, folder: Path,
         "from defserve import Server\none = Server('1')\ntwo: Server = Server('2')\nmain = 1\n"
     )
     if pyproject is not None:
-        (folder / "pyproject.toml").write_text(pyproject)
+        (folder / "pyproject.toml").write_bytes(pyproject.encode(errors="surrogateescape"))
     code, _, err = defserve("add", "tool", "look_up")
     assert code == 1
     assert complaint in err and "fix: " in err

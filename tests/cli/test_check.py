@@ -136,6 +136,9 @@ def test_calls_are_checked_against_the_list(defserve: Run, folder: Path):
     assert "calls.jsonl:3: error: call of 'count_order': there is no tool 'count_order'; did you mean" in out
     assert "calls.jsonl:4: error: the line: is not a call" in out
     assert defserve("check", target, "--calls", "calls.jsonl", "--ignore", "bad-call").code == 0
+    (folder / "calls.jsonl").write_bytes(b"\xff")
+    code, _, err = defserve("check", target, "--calls", "calls.jsonl")
+    assert (code, err.splitlines()[0]) == (2, "error: cannot read calls.jsonl: it is not UTF-8")
 
 
 def test_the_rules_are_shown(defserve: Run):

@@ -17,6 +17,7 @@ from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.protocol import BadMessage
 from defserve.limits import Limits
+from defserve.serve.lifespans import connect_in_memory
 from defserve.serve.session_opener import serve_on_loopback
 from tests.client.signin.company import company
 from tests.inspector.conftest import Inspect, Run
@@ -213,3 +214,26 @@ async def test_our_own_audit_trail_is_kept(inspect: Inspect, do: Run):
     async with inspect() as inspection:
         await do(inspection, "tools.call", tool="help", arguments={})
         assert any(event.get("event_type") == "TOOL_EXECUTED" for event in inspection.audit.events)
+
+
+async def test_a_conversation_that_ended_badly_when_it_was_reopened_is_not_reopened_twice():
+    server, problems, told = Server("reopened", "1"), [PeerGone("it did not end well")], list[Any]()
+
+    @asynccontextmanager
+    async def link() -> AsyncGenerator[Any]:
+        async with connect_in_memory(server.composition) as peer:
+            yield peer
+        if problems:
+            raise problems.pop()
+
+    async with Inspection(InspectionTarget("it", ("it.py",), link)) as inspection:
+        inspection.pages.append(lambda topic, data: told.append(data) if topic == "connection" else None)
+        await inspection.client()
+        connection = inspection.connection()
+        connection.reopen()
+        await until(lambda: not problems and connection.state == "lost")
+        connection.retry()
+        await inspection.client()
+        connection.on_server_gone(PeerGone("it has left"))
+        await until(lambda: connection.state in ("lost", "opening"))
+        assert told[-1].get("message") == "it has left"

@@ -14,6 +14,7 @@ import pytest
 
 from defserve.cli.commands.inspect import make_inspector_target
 from defserve.cli.target import ServerTarget
+from defserve.client.links import child_process
 from defserve.errors import DefserveError, PeerGone, UsageError
 from defserve.inspector import target_process
 from defserve.inspector.inspection import Inspection
@@ -222,6 +223,20 @@ async def test_its_checkpoints_are_read_where_they_are_kept(tmp_path: Path, do: 
         assert state.facts == {"store": "memory", "keep": 1000, "undoes": True, "opaque": True}
         assert await state.owners("git.commit") == []
         assert (await do(inspection, "state.sets"))["sets"]
+
+
+async def test_a_report_that_is_too_long_does_not_end_the_server(
+    tmp_path: Path, do: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(child_process, "MAX_MESSAGE_BYTES", 100_000)
+    source = (Path(__file__).parents[2] / "examples" / "notes.py").read_text()
+    async with inspect(tmp_path / "notes.py", source) as inspection:
+        process = inspection.target.process
+        assert process is not None
+        await do(inspection, "tools.list")
+        with pytest.raises(UsageError, match="too long"):
+            await process.ask("why", ["é" * 60_000, "add", []])
+        assert (await do(inspection, "tools.list"))["tools"]
 
 
 def test_exit_codes_are_told_in_words():

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,7 +24,8 @@ from defserve.stores.audit.stored_log import StoredAuditLog
 from defserve.stores.checkpoints.checkpoint_store import CheckpointStore
 from defserve.stores.identity import open_store
 from defserve.stores.postgres import NewsFollower, PostgresStore
-from defserve.stores.store import StoreChange, StoreReadOnly, StoreUnavailable
+from defserve.stores.postgres_connections import ConnectionPool, PostgresAddress
+from defserve.stores.store import StoreBusy, StoreChange, StoreReadOnly, StoreUnavailable
 from tests.rows import for_each_row
 from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to
 from tests.stores.conftest import Run
@@ -491,6 +493,28 @@ def test_a_space_is_forgotten_when_its_time_is_over(
     assert postgres.execute(f"SELECT count(*) FROM {schema}.entries") == [(1,)]
 
 
+def test_of_many_changes_at_once_one_deletes_what_has_expired(
+    postgres: PostgresServer, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    sweeps, sweep = list[float](), PostgresStore._sweep
+
+    async def sweep_and_count(store: PostgresStore) -> None:
+        sweeps.append(time.monotonic())
+        await sweep(store)
+
+    async def story() -> None:
+        store = PostgresStore(postgres.make_address())
+        for _ in ("each has its connection", "measured"):
+            sweeps.clear()
+            monkeypatch.setattr(store, "_swept", time.monotonic() - store_module.SWEEP_SECONDS - 1)
+            await asyncio.gather(*(store.change(StoreChange(f"s{n}", put={"a": b""}, ttl=60)) for n in range(8)))
+        await store.close()
+
+    monkeypatch.setattr(PostgresStore, "_sweep", sweep_and_count)
+    run(story())
+    assert len(sweeps) == 1
+
+
 # -- connections -----------------------------------------------------------------------------------------
 
 
@@ -503,6 +527,16 @@ def test_a_process_has_no_more_connections_than_its_pool(postgres: PostgresServe
         await store.close()
 
     run(story())
+
+
+def test_a_pool_that_stays_full_says_how_long_it_was_waited_for(run: Run, caplog: pytest.LogCaptureFixture):
+    async def story() -> None:
+        async with ConnectionPool(asyncio.Event().wait, 0, 0.01).borrow_connection():  # type: ignore[arg-type]
+            pass
+
+    with pytest.raises(StoreBusy):
+        run(story())
+    assert "within 0.01 s" in caplog.text
 
 
 def test_one_store_may_be_used_in_one_loop_after_the_other(postgres: PostgresServer):
@@ -602,6 +636,31 @@ def test_who_follows_is_told_that_something_may_be_missed(
         await store.close()
 
     run(story())
+
+
+def test_following_a_schema_that_cannot_be_used_leaves_no_connection_open(
+    postgres: PostgresServer, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    address, opened = postgres.make_address(), list[Any]()
+    schema, connect = address.rpartition("schema=")[2], PostgresAddress.connect
+    run(open_and_close(address))
+    postgres.execute(f"UPDATE {schema}.format SET version = 99")
+
+    async def connect_and_note(*given: Any) -> Any:
+        opened.append(await connect(*given))
+        return opened[-1]
+
+    async def story() -> None:
+        news = PostgresStore(address).follow("n")
+        hearing = asyncio.ensure_future(anext(news))
+        await until(lambda: len(opened) > 1)
+        hearing.cancel()
+        await asyncio.wait([hearing])
+
+    monkeypatch.setattr(store_module, "AGAIN", 0.01)
+    monkeypatch.setattr(PostgresAddress, "connect", connect_and_note)
+    run(story())
+    assert all(connection.closed for connection in opened)
 
 
 def test_behind_a_pooler_that_gives_each_transaction_another_session_everything_works(pooler: PgBouncer, run: Run):

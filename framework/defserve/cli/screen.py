@@ -152,7 +152,7 @@ LEVELS: Final = {
 
 
 class ProgressDisplay:
-    """`with Working("Calling add") as work`: drawn until the block ends, then gone. Only at a terminal."""
+    """`with ProgressDisplay("Calling add") as work`: drawn until the block ends, then gone. Only at a terminal."""
 
     def __init__(self, what: str) -> None:
         self._what, self._lock = what, Lock()

@@ -214,7 +214,7 @@ STATUSES: Final[Mapping[int, str]] = {
 }
 TLS: Final = "[SSL"
 UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
-"""How Python begins to tell of TLS that failed, and its word for a certificate that nobody vouches for."""
+"""How Python begins to tell of TLS that failed, and its word for a certificate that it does not trust."""
 SCOPES: Final = re.compile(r'scope="([\w:./ -]{1,1000})"', re.ASCII)
 """Only those that no shell reads otherwise: people copy the line that helps."""
 
@@ -296,7 +296,7 @@ def parse_subject_options(
 
 
 def resolve_target_before_name(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
-    """Like `resolve`, where the name of a tool or prompt follows. In a project with one server it may come alone."""
+    """Like `resolve_target`, where the name of a tool or prompt follows. In a project it may come alone."""
     is_alone = len(words) == 1 or (len(words) > 1 and ARGUMENT_PATTERN.fullmatch(words[1]) is not None)
     if module is None and command is None and is_alone and not is_target(words[0]) and (found := find_project_target()):
         return ServerTarget(load_target(found))

@@ -150,7 +150,7 @@ def _list_required_fields(schema: dict[str, Any]) -> list[str]:
 def _is_about(confirmed: str, asked: str) -> bool:
     """Whether a server asks for the same again, with the same arguments. One in front of others says whose tool it is.
 
-    A server that reads an argument otherwise than it was written asks for something else, and is answered anew.
+    A server that reads an argument differently from how it was written asks something else, and gets another answer.
     """
     (agreed, *shown), (first, *lines) = confirmed.split("\n"), asked.split("\n")
     agreed = agreed.removesuffix("?")

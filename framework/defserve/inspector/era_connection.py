@@ -119,7 +119,7 @@ PROVEN_SECONDS: Final = 5.0
 class EraConnection:
     """One era. With the era "" the newest that both speak is agreed on, and `era` says which it was.
 
-    `options` makes the options of the client, anew for every conversation. `changed` is told of every change of state.
+    `options` makes the options of the client, for each conversation. `changed` is told of every change of state.
     """
 
     def __init__(
@@ -200,12 +200,11 @@ class EraConnection:
         while True:
             began = asyncio.get_running_loop().time()
             self._ended.clear()
-            self._gone = None
+            self._gone, self._is_wanted_anew = None, False
             self._again.clear()
             try:
                 await self._converse()
                 if self._is_wanted_anew:
-                    self._is_wanted_anew = False
                     self._set_state("opening")
                     continue
                 error: DefserveError = self._gone or PeerGone("the server went away")
@@ -230,7 +229,7 @@ class EraConnection:
             self._set_state("opening", self.error)
 
     def _describe_error(self, error: DefserveError) -> Json:
-        """The error, for the page. Who signs in at a terminal is signed in here too, at the next try."""
+        """The error, for the page. Signing in at a terminal counts here too, at the next try."""
         told = describe_error_for_page(error)
         if (process := self._target.process) is not None and process.exit is not None:
             told["exit"] = process.exit
@@ -245,7 +244,7 @@ class EraConnection:
         async with self._target.link() as bare:
             link = observe_link(bare, self._recorder, self.era)
             async with Client(link, version=self.era or None, **self._options(self)) as client:
-                self.era = link.era = "stateless" if client.stateless else "handshake"
+                self.era = link.era = get_client_era(client)
                 self._recorder.assign_era(self.era)
                 self._client = client
                 self._set_state("open")
@@ -276,6 +275,10 @@ class EraConnection:
     def _set_state(self, state: State, error: Json | None = None, pause: float | None = None) -> None:
         self.state, self.error, self.next = state, error, pause
         self._changed(self)
+
+
+def get_client_era(client: Client) -> str:
+    return "stateless" if client.stateless else "handshake"
 
 
 async def _news(client: Client) -> None:

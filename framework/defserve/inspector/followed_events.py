@@ -125,6 +125,9 @@ class FollowedEvent:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait((self._reading,))
+        await self._end()
+
+    async def _end(self) -> None:
         if self.is_running:
             self.is_running = False
             with suppress(DefserveError):
@@ -152,9 +155,7 @@ class FollowedEvent:
         except PeerError as error:
             self._error = describe_error_for_page(error)
         finally:
-            if self._reading is asyncio.current_task() and self.is_running:
-                self.is_running = False
-                self._tell()
+            await self._end()
 
     def _add(self, delivery: Json) -> None:
         self._count += 1

@@ -22,6 +22,7 @@ from defserve.client.tasks import ServerTask, StartedCall
 from defserve.core.messages import INVALID_PARAMS
 from defserve.core.peer import make_peer_error
 from defserve.errors import DefserveError, PeerError, PeerGone, ProtocolError
+from defserve.inspector.era_connection import get_client_era
 from defserve.inspector.protocol import BadMessage, describe_error_for_page
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class FollowedTasks:
     async def resume(self, client: Client, id: str) -> FollowedTask:
         """Follow a task by its id. Raises PeerError if the server does not know it."""
         found = await client.task(id)
-        task = self._add("stateless" if client.stateless else "handshake", "", {})
+        task = self._add(get_client_era(client), "", {})
         task.resume(found)
         return task
 
@@ -99,7 +100,7 @@ SHOWN: Final = ("createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs")
 
 
 class FollowedTask:
-    """Begins with `begin`, or with `resume` for a task that is known by its id. `record` is what is known of it."""
+    """Begins with `start_call`, or with `resume` for a task whose id is known. `record` is what is known of it."""
 
     def __init__(self, host: Inspection, record: FollowedRecord) -> None:
         self._host, self.record = host, record
@@ -166,7 +167,7 @@ class FollowedTask:
     async def _start(self, arguments: Json) -> None:
         record = self.record
         client = await self._host.client(record.era)
-        record.era = "stateless" if client.stateless else "handshake"
+        record.era = get_client_era(client)
         record.record_status("working")
         if not client.stateless:
             record.kind = "plain"

@@ -25,7 +25,13 @@ from defserve.client.skills import CheckedEntry, LoadedSkill, UnverifiedSkill
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.inspector.app_views import ShownApps, ViewDocumentServer
-from defserve.inspector.era_connection import EraConnection, InspectionTarget, InspectorSignIn, ReloadStatus
+from defserve.inspector.era_connection import (
+    EraConnection,
+    InspectionTarget,
+    InspectorSignIn,
+    ReloadStatus,
+    get_client_era,
+)
 from defserve.inspector.followed_events import FollowedEvents
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
@@ -162,7 +168,7 @@ class Inspection:
         return self.connections[era]
 
     def on_request_failed(self, era: str | None, error: BaseException) -> None:
-        """A request ended with an error. If the server is gone, its conversation is opened anew."""
+        """A request ended with an error. If the server is gone, its conversation is reopened."""
         if isinstance(error, PeerGone):
             self.connection(era).on_server_gone(error)
 
@@ -183,7 +189,7 @@ class Inspection:
             connection.on_server_gone(reason)
 
     def reopen(self) -> None:
-        """Open every conversation anew."""
+        """Reopen every conversation."""
         for connection in self._list_connections():
             connection.reopen()
 
@@ -344,7 +350,7 @@ def get_request_era(request: PageRequest) -> str | None:
 
 @asynccontextmanager
 async def use_era_client(inspection: Inspection, request: PageRequest) -> AsyncGenerator[Client]:
-    """The client of the era that a request is about. If the server turns out to be gone, it is connected to anew."""
+    """The client of the era that a request is about. If the server is gone, it is connected to again."""
     era = get_request_era(request)
     client = await inspection.client(era)
     try:
@@ -368,7 +374,7 @@ class Watches:
         self._clients: dict[str, Client] = {}
 
     async def renew(self, client: Client) -> list[str]:
-        """What is watched in the era of a client. If it is a new client, the server is asked anew first."""
+        """What is watched in the era of a client. If it is a new client, the server is asked again first."""
         uris = self._of(client)
         era = get_client_era(client)
         if self._clients.get(era) is not client:
@@ -399,10 +405,6 @@ class Watches:
 
     def _of(self, client: Client) -> set[str]:
         return self._uris.setdefault(get_client_era(client), set())
-
-
-def get_client_era(client: Client) -> str:
-    return "stateless" if client.stateless else "handshake"
 
 
 # -- The skills that the person looks at: each entry as it was listed, with which everything read later is compared.
@@ -451,7 +453,7 @@ class HeldSkills:
         return skill
 
     def forget_skill_text(self, era: str, uri: str) -> None:
-        """Read its `SKILL.md` anew the next time."""
+        """Read its `SKILL.md` again the next time."""
         self._loaded.pop((era, uri), None)
 
 

@@ -1,6 +1,6 @@
 """The calls of tools that pages have made: each runs here, and is kept with its parts and its outcome.
 
-So a call outlives the page that made it: a page that is loaded anew, or a second one, follows it from its beginning.
+So a call outlives the page that made it: a page that is reloaded, or a second one, follows it from its beginning.
 What is kept is bounded in number and bytes. The oldest calls make room.
 """
 
@@ -23,6 +23,7 @@ from defserve.client.replies import object_or_empty
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR
 from defserve.errors import PeerError
+from defserve.inspector.era_connection import get_client_era
 from defserve.inspector.protocol import BadMessage, Json, describe_error_for_page
 from defserve.inspector.waterfalls import (
     NOT_MEASURED_NOTE,
@@ -110,7 +111,7 @@ class KeptCalls:
         CURRENT_CALL.set(call)
         try:
             client = await inspection.client(era)
-            call.era = "stateless" if client.stateless else "handshake"
+            call.era = get_client_era(client)
             try:
                 result = await RunningCall(client, call).run(inspection.notices)
             except PeerError as error:

@@ -151,8 +151,8 @@ class LiveFeed:
             raise BadMessage(f"there is no mode {mode!r}", fix=f"use one of {', '.join(MODES)}")
         self.mode = cast(Mode, mode)
         if mode != "ask":
-            for row in self.events:
-                self.decide_pending(row["number"], mode == "accept")
+            for number in self._waiting.keys() - self.asked.keys():
+                self.decide_pending(number, mode == "accept")
 
 
 def text_of(content: Sequence[Content]) -> str:

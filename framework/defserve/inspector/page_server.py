@@ -345,13 +345,13 @@ def assets() -> dict[str, Asset]:
     return found
 
 
-# -- The socket of one page, and what a page can ask for: the verbs of all panels in one table.
+# -- The socket of one page.
 
 
 BATCH_SECONDS: Final = 0.1
 MAX_REQUESTS: Final = 256
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
-"""Bytes that wait for a page that does not read. Then it is disconnected: it comes back and asks anew."""
+"""Bytes that wait for a page that does not read. Then it is disconnected: it reconnects and asks again."""
 LATEST: Final = frozenset(("status", "messages"))
 """Topics of which only the newest message matters."""
 

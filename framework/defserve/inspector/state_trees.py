@@ -168,13 +168,6 @@ def _rows(checkpoints: Iterable[KnownCheckpoint], places: dict[str, int]) -> lis
     return rows
 
 
-# -- Trees in a store that the inspector can read: that of a server in its own process, or one that it was given.
-
-
-MAX_STEPS: Final = 256
-"""How many new checkpoints are fetched one by one. Beyond that the whole tree is read again."""
-
-
 # -- A checkpoint as the page shows it, and a tree of them as the panel reads it.
 
 
@@ -199,6 +192,13 @@ class KnownCheckpoint:
 
 Find: TypeAlias = Callable[[str], KnownCheckpoint | None]
 """What this inspector saw itself of a checkpoint."""
+
+
+# -- Trees in a store that the inspector can read: that of a server in its own process, or one that it was given.
+
+
+MAX_STEPS: Final = 256
+"""How many new checkpoints are fetched one by one. Beyond that the whole tree is read again."""
 
 
 class ReadableTrees(Protocol):

@@ -69,8 +69,8 @@ class TargetProcess:
     on_exit  called with the reason when the process has ended
     """
 
-    def __init__(self, target: str, *, is_package: bool = False, echo: bool = True) -> None:
-        self.target, self._is_package, self._echo = target, is_package, echo
+    def __init__(self, target: str, *, is_package: bool = False) -> None:
+        self.target, self._is_package = target, is_package
         self.states: dict[str, Json] = {}
         self.on_exit: list[Callable[[PeerGone], object]] = []
         self._run: ProcessRun | None = None
@@ -127,7 +127,7 @@ class TargetProcess:
     async def _start_if_ended(self) -> ProcessRun:
         async with self._starting:
             if self._run is None or self._run.ended is not None:
-                self._run = await ProcessRun.start(self.target, self._is_package, self._echo, self._on_exit)
+                self._run = await ProcessRun.start(self.target, self._is_package, self._on_exit)
             run = self._run
         report = await run.wait_until_ready()
         self.states = object_or_empty(report.get("states"))
@@ -157,9 +157,7 @@ class ProcessRun:
         self._reading: asyncio.Task[None]
 
     @classmethod
-    async def start(
-        cls, target: str, is_package: bool, echo: bool, on_exit: Callable[[PeerGone], object]
-    ) -> ProcessRun:
+    async def start(cls, target: str, is_package: bool, on_exit: Callable[[PeerGone], object]) -> ProcessRun:
         # Not at the top: the process with the server starts in half the time without what only the inspector needs.
         from defserve.client.links.stdio import ProcessLink
 
@@ -169,7 +167,7 @@ class ProcessRun:
         # the current folder: it is an author's, and the process adds it where it may not shadow libraries.
         arguments = ("-B", "-P", "-m", "defserve.inspector.target_process", plan)
         run._link = await ProcessLink.spawn(
-            sys.executable, arguments, echo=echo, on_stderr=run._lines.append, ends_with_us=True
+            sys.executable, arguments, echo=True, on_stderr=run._lines.append, ends_with_us=True
         )
         run._reading = asyncio.create_task(run._read(), name="defserve.inspector process")
         return run
@@ -233,12 +231,13 @@ class ProcessRun:
         number, _, message = line.partition(b" ")
         if not number.isdigit():
             return
-        if isinstance(line, TruncatedMessage):
-            cut = TruncatedMessage(message)
-            cut.limit, message = line.limit, cut
+        is_cut = isinstance(line, TruncatedMessage)
         if int(number) == REPORTS:
-            self._take_report(object_or_empty(from_json(message)))
+            self._take_report(_parse_cut_report(message) if is_cut else object_or_empty(from_json(message)))
         elif (channel := self._channels.get(int(number))) is not None:
+            if is_cut:
+                cut = TruncatedMessage(message)
+                cut.limit, message = line.limit, cut
             await channel.deliver(message)
 
     def _take_report(self, report: Json) -> None:
@@ -287,6 +286,13 @@ def describe_exit_code(code: int | None) -> str:
     with suppress(ValueError):
         return f"was killed by {signal.Signals(-code).name}"
     return f"was killed by signal {-code}"
+
+
+def _parse_cut_report(message: bytes) -> Json:
+    """The beginning of a report that was too long. If it is an answer, it is an error."""
+    begin = message.partition(b"\0")[0].decode(errors="ignore")
+    report = object_or_empty(from_json(begin, allow_partial="trailing-strings"))
+    return {**report, "error": {"message": "the answer of the server's process is too long"}}
 
 
 def _parse_server_waterfall(report: Json) -> ServerWaterfall:

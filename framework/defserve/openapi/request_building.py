@@ -319,14 +319,14 @@ def _format_path_value(parameter: OperationParameter, value: Any) -> str:
     return simple(value, explode)
 
 
-def simple(value: Any, explode: bool, safe: str = "") -> str:
+def simple(value: Any, explode: bool) -> str:
     """Values separated by commas: `a,b`, `k,v` or, exploded, `k=v`."""
     if is_array(value):
-        return ",".join(encode_value(item, safe) for item in value)
+        return ",".join(encode_value(item) for item in value)
     if is_object(value):
         between = "=" if explode else ","
-        return ",".join(f"{encode_value(key, safe)}{between}{encode_value(item, safe)}" for key, item in value.items())
-    return encode_value(value, safe)
+        return ",".join(f"{encode_value(key)}{between}{encode_value(item)}" for key, item in value.items())
+    return encode_value(value)
 
 
 def in_header(parameter: OperationParameter, value: Any, argument: str) -> str:

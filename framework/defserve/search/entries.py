@@ -308,7 +308,7 @@ class LoadedTools:
         self._tokens = {name: tokens for name, tokens in self._tokens.items() if known(name)}
 
     def begin_call(self, name: str) -> None:
-        """A call of a tool begins; `end` must follow."""
+        """A call of a tool begins; `end_call` must follow."""
         self._running[name] += 1
 
     def end_call(self, name: str) -> None:

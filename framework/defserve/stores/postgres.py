@@ -317,7 +317,7 @@ class PostgresStore:
     ) -> list[tuple[Any, ...]]:
         async with self._get_pool().borrow_connection() as connection:
             if not self._is_prepared:
-                await self._prepare(connection)
+                await self.prepare(connection)
             return await self._execute(connection, sql, values, timeout)
 
     async def _execute(
@@ -329,13 +329,13 @@ class PostgresStore:
 
     async def _sweep(self) -> None:
         """Delete what has expired, once in a while. If there is much of it, the next change goes on."""
+        self._swept = time.monotonic()  # before it waits: one change of many does it
         with suppress(Refused):
             async with self._get_pool().borrow_connection() as connection:
                 with self.address.guard_statements(connection, self._timeout):
                     found = await connection.execute(self.address.make_sql(_SWEEP))
                     if found.rowcount == MAX_SWEPT:
-                        return
-        self._swept = time.monotonic()
+                        self._swept -= SWEEP_SECONDS
 
     def _get_pool(self) -> ConnectionPool:
         # Connections belong to the loop they were made in.
@@ -348,15 +348,9 @@ class PostgresStore:
     async def _connect(self) -> AsyncConnection[Any]:
         return await self.address.connect(self._timeout)
 
-    async def connect_prepared(self) -> AsyncConnection[Any]:
-        """A connection of its own, for a follower, to a schema that is ready."""
-        connection = await self._connect()
-        await self._prepare(connection)
-        return connection
-
     # -- the schema --------------------------------------------------------------------------------------
 
-    async def _prepare(self, connection: AsyncConnection[Any]) -> None:
+    async def prepare(self, connection: AsyncConnection[Any]) -> None:
         """Upgrade the schema, or refuse one that a later version wrote. Of many processes, one does it."""
         async with self._preparing:
             if self._is_prepared:
@@ -435,7 +429,8 @@ class NewsFollower:
     async def open(self, *, quietly: bool = False) -> None:
         """Connect, listen if that is possible, and read the numbers as they are."""
         address = self._store.address
-        connection = self._connection = await self._store.connect_prepared()
+        connection = self._connection = await address.connect(POSTGRES_TIMEOUT_SECONDS)
+        await self._store.prepare(connection)
         with address.guard_statements(connection, POSTGRES_TIMEOUT_SECONDS, quietly=quietly):
             found = await connection.execute("SELECT pg_backend_pid()")
             row = await found.fetchone()

@@ -221,8 +221,7 @@ class ConnectionPool:
                 await self._room.acquire()
         except TimeoutError:
             log.error(
-                "no connection of the pool became free within %g s; fix: raise ?pool= in its address",
-                POSTGRES_TIMEOUT_SECONDS,
+                "no connection of the pool became free within %g s; fix: raise ?pool= in its address", self._timeout
             )
             raise StoreBusy("The store is busy", data={"retry_after_ms": int(self._timeout * 1000)}) from None
         try:

@@ -75,7 +75,7 @@ MIGRATIONS: Final = (
     ALTER TABLE made_anew RENAME TO entries;
     CREATE INDEX expiring ON entries (expires) WHERE expires IS NOT NULL;
     """,
-    # From here on spaces name their server. What does not, and lasts, is not upgraded by itself: see `adoption.py`.
+    # From here on spaces name their server. What does not, and lasts, is not upgraded: see `UNOWNED_VALUES_PROBLEM`.
     "",
 )
 """Each script upgrades a file to the next format. `user_version` counts the scripts that were run. That is the format

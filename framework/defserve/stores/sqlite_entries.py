@@ -232,7 +232,7 @@ class SqliteCache:
     # -- reading -----------------------------------------------------------------------------------------
 
     def begin_reading(self) -> int:
-        """Call before values are read. Returns the number to give to `learn`."""
+        """Call before values are read. Returns the number to give to `keep_read_values`."""
         with self._lock:
             if self._tally is None:
                 return _NEVER
@@ -246,7 +246,7 @@ class SqliteCache:
             return number if is_done else _NEVER
 
     def keep_read_values(self, values: Mapping[EntryKey, bytes], number: int) -> None:
-        """Keep values that were read since `look`, and that do not expire."""
+        """Keep values that were read since `begin_reading`, and that do not expire."""
         with self._lock:
             # A commit of this process may have come after the read.
             if number != _NEVER and self._known == number:

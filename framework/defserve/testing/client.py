@@ -157,7 +157,7 @@ class SyncClient:
     def call(self, tool: str, /, **arguments: Any) -> Any:
         """Call a tool and return its value, as `Client.call` does.
 
-        Raises ToolError if it fails, Unanswered if it asks a question without a prepared answer.
+        Raises ToolError if it fails, UnansweredQuestion if it asks one without a prepared answer.
         """
         return self._run_verb(lambda client: _call_tool(client, tool, arguments))
 
@@ -230,7 +230,7 @@ class SyncClient:
             return self._find_notifications(method)[waited]
 
     def close(self, *, check: bool = True) -> None:
-        """Disconnect. With `check`, raises Unanswered for questions without an answer, Unused for answers left over."""
+        """Disconnect. With `check`, raises UnansweredQuestion for open questions, UnusedAnswer for spare answers."""
         self._stack.close()
         self._client = self._streaming = None
         if check:
@@ -368,7 +368,7 @@ class AnswerScript:
         return UnansweredQuestion(text) if text else None
 
     def check_used(self) -> None:
-        """Raises Unused for answers that are left over."""
+        """Raises UnusedAnswer for answers that are left over."""
         left = {"will_answer": list(self.prepared), "will_sample": list(self.samples)}
         self.prepared.clear()
         self.samples.clear()

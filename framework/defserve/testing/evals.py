@@ -203,17 +203,13 @@ def open_runner(
     runner.recording = read_recording(path, [address.key or ""])
     runner.recording.open_for_writing(definitions.make_recording_head(model))
     runner.is_local = not address.is_home
-    loop.run(_enter(endpoint))
+    loop.run(endpoint.__aenter__())
     runner.ask = endpoint.ask
     try:
         yield runner
     finally:
         runner.recording.close()
         loop.run(endpoint.__aexit__(None, None, None))
-
-
-async def _enter(endpoint: ModelEndpoint) -> None:
-    await endpoint.__aenter__()
 
 
 def _describe_stale(runner: SuiteRunner, cases: tuple[str, ...]) -> str:

@@ -94,7 +94,7 @@ def remove_entry(path: Path, format: SettingsFormat, keys: Sequence[str]) -> Set
 
 
 def contains_only_entry(path: Path, format: SettingsFormat, keys: Sequence[str]) -> bool:
-    """Whether the file is exactly what `put` makes of an empty one: then it was made for the entry at `keys`."""
+    """Whether the file is exactly what `set_entry` makes of an empty one: then it was made for the entry at `keys`."""
     value = read_settings(path, format)
     for key in keys:
         value = value.get(key) if is_mapping(value) else None

@@ -416,5 +416,5 @@ def _project(root: Path) -> dict[str, Any]:
         return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
-    except tomllib.TOMLDecodeError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {error}", fix="correct the file first") from None

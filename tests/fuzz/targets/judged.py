@@ -9,6 +9,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from pydantic_core import to_json
+
 from defserve.errors import LimitExceeded
 from defserve.guard import code as python
 from defserve.guard import network, paths
@@ -20,7 +22,7 @@ from defserve.stores.checkpoints.checkpoint_tree import (
     canonical,
     make_checkpoint_draft,
 )
-from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch, diff_json_values
+from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch_to_text, diff_json_values
 
 ROOT = "/srv/files"
 
@@ -91,7 +93,7 @@ def checkpoints(data: bytes) -> None:
     assert second.content.encoded == canonical(after)
     if second.ops is not None:
         try:
-            patched = apply_patch(first.copy(), second.ops, max_ops=100_000)
+            patched = apply_patch_to_text(to_json(first.copy()), second.ops, max_ops=100_000)
         except LimitExceeded:
             return
         assert canonical(patched) == second.content.encoded, second.ops
@@ -102,11 +104,11 @@ def patches(data: bytes) -> None:
     """An untrusted patch is applied or refused, within its bounds, and leaves the value as it was."""
     try:
         value, ops = json.loads(data)
-        before = json.dumps(value)
+        before, held = json.dumps(value), to_json(value)
     except (ValueError, TypeError, RecursionError):
         return
     try:
-        after = apply_patch(value, ops, max_ops=50, max_bytes=20_000)
+        after = apply_patch_to_text(held, ops, max_ops=50, max_bytes=20_000)
     except (BadPatch, LimitExceeded) as error:
         assert str(error)
     else:

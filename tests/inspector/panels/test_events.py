@@ -41,6 +41,12 @@ def followed(inspection: Inspection) -> Any:
     return inspection.events.list_followed("stateless")[0]
 
 
+async def count_cancelled(inspection: Inspection) -> int:
+    await inspection.client()
+    entries = inspection.recorder.slice(0, inspection.recorder.count)
+    return sum(entry.note == "cancelled" for entry in entries if entry.method == "events/stream")
+
+
 async def test_types_are_listed_with_their_ways_and_schemas():
     async with inspecting(make_server()) as inspection:
         told = await do(inspection, "events.list")
@@ -69,6 +75,7 @@ async def test_what_happens_is_told_until_it_is_stopped(way: str):
         assert (await do(inspection, "events.stop", number=made["number"]))["stopped"] is True
         assert followed(inspection)["running"] is False
         assert followed(inspection)["count"] == 1
+        assert await count_cancelled(inspection) == (way == "stream")
 
 
 async def test_the_inspector_receives_a_webhook_and_checks_it():

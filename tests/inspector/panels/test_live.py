@@ -126,6 +126,17 @@ async def test_events_are_accepted_refused_or_wait_for_the_person():
             await do(inspection, "live.mode", mode="perhaps")
 
 
+async def test_another_mode_decides_about_an_event_that_newer_ones_have_pushed_out_of_the_list():
+    async with inspecting(lively()) as inspection:
+        await do(inspection, "live.mode", mode="ask")
+        waiting = asyncio.create_task((await inspection.client()).call("warn", text="one"))
+        await until(lambda: bool(inspection.live.events))
+        inspection.live.events.clear()
+        await do(inspection, "live.mode", mode="accept")
+        async with asyncio.timeout(10):
+            assert await waiting == "accepted"
+
+
 async def test_a_server_that_leaves_no_longer_waits():
     async with inspecting(lively()) as inspection:
         await do(inspection, "live.mode", mode="ask")

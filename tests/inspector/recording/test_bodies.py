@@ -25,6 +25,19 @@ def test_the_oldest_are_forgotten_when_two_files_are_full():
     kept.close()
 
 
+def test_a_second_body_takes_the_place_of_the_first():
+    """A request that was sent again with a new token has two exchanges."""
+    kept = Bodies(in_memory=10)
+    for number in (1, 1, 2, 3, 2):
+        kept.store_body(number, b"%d" % number * 4)
+    assert (kept.in_memory, kept.get(1), kept.get(2), kept.get(3)) == (8, b"1111", b"2222", b"3333")
+    kept.drop_body(2)
+    kept.store_body(4, b"4444")
+    kept.store_body(5, b"5555")
+    assert (kept.in_memory, kept.get(2)) == (8, None)
+    kept.close()
+
+
 def test_a_body_is_cut_where_it_is_too_long(monkeypatch):
     monkeypatch.setattr(recorder, "MAX_KEPT_BODY_BYTES", 10)
     kept = Bodies()

@@ -722,3 +722,27 @@ def run_python(script: str, path: Path) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-c", script, str(path), KEY]
     environment = {**os.environ, "PYTHONPATH": str(FRAMEWORK)}
     return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=20)
+
+
+def test_two_threads_may_read_a_long_log_at_once(path: Path):
+    with AuditLog(path, key=KEY) as log:
+        log.append({"n": 1}, durable=True)
+        places: dict[int, int] = vars(vars(log)["_reader"])["_places"]
+        places.update((step, 0) for step in range(10_000, 20_000))
+        ended = threading.Event()
+
+        def note_places() -> None:
+            for step in range(500_000, 5_000_000):
+                if ended.is_set():
+                    return
+                places.setdefault(step, 0)
+
+        noting, interval = threading.Thread(target=note_places), sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        noting.start()
+        try:
+            assert all(len(log.replay().events) == 1 for _ in range(12))
+        finally:
+            sys.setswitchinterval(interval)
+            ended.set()
+            noting.join()

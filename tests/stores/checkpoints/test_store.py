@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+from pydantic_core import to_json
 
 from defserve.errors import LimitExceeded, UsageError
 from defserve.stores.checkpoints import checkpoint_tree
@@ -37,7 +38,7 @@ from defserve.stores.checkpoints.checkpoint_tree import (
     make_checkpoint_id,
     verify_checkpoint_id,
 )
-from defserve.stores.checkpoints.json_patches import apply_patch
+from defserve.stores.checkpoints.json_patches import apply_patch_to_text
 from defserve.stores.store import MemoryStore, Store, StoreChange, StoreCorrupt, StoreUnavailable
 from tests.effort import examples
 from tests.rows import for_each_row
@@ -170,7 +171,7 @@ def test_a_commit_offers_its_patch_unless_the_content_is_no_longer(store: Store,
             made = await commit(trees, {"pad": PAD, "notes": [*before["notes"], n]})
             patch = made.patch()
             assert patch is not None
-            assert apply_patch(before, patch) == made.content
+            assert apply_patch_to_text(to_json(before), patch) == made.content
         small = await commit(trees, {})
         assert small.patch() is None
 
@@ -754,7 +755,7 @@ class TreeMachine(RuleBasedStateMachine):
     def compare(self, worker: int, a: str, b: str) -> None:
         if all(id in self.model and self.is_kept(id) for id in (a, b)):
             ops = self.run(self.trees[worker].diff(self.key, a, b))
-            assert apply_patch(self.model[a].content, ops) == self.model[b].content
+            assert apply_patch_to_text(to_json(self.model[a].content), ops) == self.model[b].content
 
     @rule(worker=workers)
     def prune(self, worker: int) -> None:

@@ -113,11 +113,16 @@ def test_where_that_fails_too_it_is_said_what_to_install(
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("", "no \\[project\\] with a name"), ("[project", "pyproject.toml is broken"), (None, "there is no project")],
+    [
+        ("", "no \\[project\\] with a name"),
+        ("[project", "pyproject.toml is broken"),
+        ("# \udcff", "pyproject.toml is broken"),
+        (None, "there is no project"),
+    ],
 )
 def test_a_folder_without_a_project_is_refused(tmp_path: Path, text: str | None, complaint: str) -> None:
     if text is not None:
-        (tmp_path / "pyproject.toml").write_text(text)
+        (tmp_path / "pyproject.toml").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(UsageError, match=complaint):
         read_project(tmp_path)
 

@@ -104,7 +104,7 @@ def main(argv: list[str]) -> int:
             fix="start the server first: defserve run server.py --on http://127.0.0.1:8000/mcp; then call that address",
         )
     tool, texts, values = words[0], *parse_argument_words(words[1:], options.args)
-    measurement = _make_measurement() if options.timing else None
+    measurement = CallMeasurement() if options.timing else None
     try:
         with (
             redirect_stdout_to_stderr(),
@@ -115,8 +115,9 @@ def main(argv: list[str]) -> int:
             result = asyncio.run(call(target, tool, texts, values, options, work, measurement))
         show_stdout(*page(result, tool, options))
     finally:
-        if measurement is not None:
-            _show_timing(measurement)
+        if measurement is not None and measurement.waterfall is not None:
+            # On stderr: stdout has the result, which a program may read.
+            show_stderr("", *render_waterfall(measurement.waterfall))
     if result.is_task and not options.raw and not options.json:
         show_stderr(f"{tool} runs as a task: defserve tasks result {shlex.quote(target.address)} {result.value}")
     if result.problem is not None:
@@ -126,20 +127,6 @@ def main(argv: list[str]) -> int:
             f"the result contains {found[0]}, so {tool} did not await it\n  fix: await {found['name']}(…) in the tool"
         )
     return 0
-
-
-def _make_measurement() -> CallMeasurement:
-    from defserve.cli.commands.call import CallMeasurement
-
-    return CallMeasurement()
-
-
-def _show_timing(measurement: CallMeasurement) -> None:
-    """On stderr: stdout has the result, which a program may read."""
-    from defserve.cli.commands.call import render_waterfall
-
-    if measurement.waterfall is not None:
-        show_stderr("", *render_waterfall(measurement.waterfall))
 
 
 def parse_call_options(argv: list[str]) -> Namespace:
@@ -205,7 +192,7 @@ async def call(
 ) -> PrintableCallResult:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
     given = PreparedAnswers(options.answer, yes=options.yes, around=work.pause_drawing)
-    # Who asks for the result of a task can answer its questions then.
+    # Its questions can be answered when its result is asked for.
     offer: dict[str, Any] | None = {"elicitation": {"form": {}}} if options.task else None
     answers = given.make_client_answers()
     async with connect_target(target, options, offer=offer, answers=answers, work=work) as client:
@@ -389,7 +376,7 @@ def unknown_tool(client: Client, tool: str, known: list[str], hidden: str) -> To
     return ToolError(f"{name} shows you no tool {tool!r}\n  fix: {fix}{'' if fix.endswith('?') else ';'} or {hidden}")
 
 
-# -- `defserve call --timing`: where the time of a call went, as a table with bars. It is loaded for this option alone.
+# -- `defserve call --timing`: where the time of a call went, as a table with bars.
 
 
 BAR_WIDTH: Final = 32

@@ -168,8 +168,9 @@ def bad_calls(path: str, listed: ServerListing) -> Iterator[RuleFinding]:
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.readlines()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", fix="name a file of JSON lines") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", "it is not UTF-8")
+        raise UsageError(f"cannot read {path}: {why}", fix="name a file of JSON lines") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

@@ -98,8 +98,6 @@ def run_inspect(argv: list[str]) -> int:
     with redirect_stdout_to_stderr(), ProgressDisplay(LISTING_STEP):
         target = resolve_only_target(options.target, options.module, command, is_loaded=not options.web)
     if options.web:
-        from defserve.cli.commands.inspect import inspect_in_browser
-
         return inspect_in_browser(target, words, options)
     with redirect_stdout_to_stderr():
         listed = load_target_listing(target, options)
@@ -115,8 +113,6 @@ def _inspect_session(path: Path, options: Namespace) -> int:
 
     session = read_session_file(path)
     if options.web:
-        from defserve.cli.commands.inspect import inspect_session_in_browser
-
         return inspect_session_in_browser(session, options)
     try:
         listed = next(iter(session.listings.values()), ServerListing({}, [], [], [], []))

@@ -252,8 +252,8 @@ async def watch(source: SnapshotSource, every: float) -> None:
                 return
             try:
                 before, seen, problem = seen, await source(), ""
-            except PeerError as error:
-                problem = error.message
+            except (PeerError, UsageError) as error:
+                problem = str(error)
 
 
 @contextmanager
@@ -312,7 +312,7 @@ class TopSnapshot:
         for number, now in self.workers.items():
             then = before.workers.get(number)
             if then is not None and now.pid:
-                # A process that was started again is counted from its begin.
+                # A process that was restarted is counted from its start.
                 since = then if then.pid == now.pid else WorkerFigures()
                 rates[number] = (now.calls - since.calls) / seconds, (now.cpu_seconds - since.cpu_seconds) / seconds
         return rates
@@ -443,6 +443,7 @@ class _ServerSource:
         try:
             said = await client.request("mgp/health/status", {})
         except PeerGone:
+            self._client = None  # a WebSocket does not come back by itself
             raise
         except PeerError:
             self._tells_health = False
@@ -607,7 +608,7 @@ class ToolFigures:
         return self.outcomes.get("error", 0)
 
     def since(self, before: ToolFigures) -> ToolFigures:
-        """Only what happened after `before`. A server that began again is counted from its begin."""
+        """Only what happened after `before`. A server that was restarted is counted from its start."""
         if before.calls > self.calls:
             return self
         outcomes = {name: count - before.outcomes.get(name, 0) for name, count in self.outcomes.items()}

@@ -341,7 +341,7 @@ LAID_OUT: Final = frozenset({EVENTS[Proposal], PENDING})
 
 
 def describe(heard: TopicEvent, number: int | None = None, present: Collection[str] = ()) -> str:
-    """One line for a person; of a proposal, one more for each argument. `present` are the names of who is here."""
+    """One line for a person; of a proposal, one more for each argument. `present` has the names of the participants."""
     match heard:
         case Chat():
             return f"{heard.sender}: {heard.text}"

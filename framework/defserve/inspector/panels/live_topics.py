@@ -15,10 +15,10 @@ from defserve.client.replies import object_or_empty, string_or_none
 from defserve.client.topic_client import join_topic
 from defserve.core.json_values import is_array
 from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.inspector.era_connection import get_client_era
 from defserve.inspector.inspection import (
     Inspection,
     PageRequestHandler,
-    get_client_era,
     get_request_era,
     use_era_client,
 )
@@ -130,7 +130,7 @@ async def scopes(inspection: Inspection, request: PageRequest) -> Any:
 
 
 async def offer(inspection: Inspection, request: PageRequest) -> Any:
-    """Offer another version of MCPL. The conversations are opened anew."""
+    """Offer another version of MCPL. The conversations are reopened."""
     inspection.live.set_offered_version(request.get_text("version"))
     inspection.reopen()
     return await overview(inspection, request)

@@ -14,7 +14,8 @@ from defserve.client.replies import filter_strings, list_if_supported, number_or
 from defserve.client.skills import UnverifiedSkill
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
-from defserve.inspector.inspection import Inspection, PageRequestHandler, get_client_era, use_era_client
+from defserve.inspector.era_connection import get_client_era
+from defserve.inspector.inspection import Inspection, PageRequestHandler, use_era_client
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.protocols.mcp.uri_template import expand_template, parse_template
 from defserve.protocols.mcp.versions import get_version_features
@@ -131,7 +132,7 @@ MAX_TEXT_LENGTH: Final = 2_000
 
 
 async def list_skills(inspection: Inspection, request: PageRequest) -> Any:
-    """Every skill, as `described` says. Nothing is read. `directories`: folders can be read. `more`: left out."""
+    """Every skill, as `describe_skill` says. Nothing is read. `directories`: folders can be read. `more`: left out."""
     async with use_era_client(inspection, request) as client:
         offer = object_or_empty(client.capabilities.get("extensions")).get(EXTENSION)
         if offer is None:
@@ -145,7 +146,7 @@ async def list_skills(inspection: Inspection, request: PageRequest) -> Any:
 async def read_skill_file(inspection: Inspection, request: PageRequest) -> Any:
     """A file of a skill: its text, or its bytes in base64, with the digest that was found.
 
-    A file that is not what was listed is `refused`, and nothing of it is told. `again` reads `SKILL.md` anew.
+    A file that is not what was listed is `refused`, and nothing of it is told. `again` reads `SKILL.md` again.
     """
     uri, path = request.get_text("uri"), request.get_text("path")
     async with use_era_client(inspection, request) as client:

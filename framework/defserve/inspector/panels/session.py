@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic_core import to_json
@@ -22,7 +22,7 @@ from defserve.inspector.recording.masking import mask_address, mask_command_word
 from defserve.inspector.recording.recorder import MAX_KEPT_BODY_BYTES, RecordedMessage, Recorder
 from defserve.inspector.session_files import FORMAT_VERSION, MAX_CHECKPOINTS, MAX_DEPTH, MAX_KEYS, OPENING_METHODS
 from defserve.inspector.state_trees import MISSING_CONTENT, CheckpointTreeView
-from defserve.tooling.listing import LIST_WIRE_NAMES
+from defserve.tooling.listing import LIST_FETCHERS, LIST_WIRE_NAMES, make_initialize_result
 
 MAX_SAVED_CONTENT_BYTES: Final = 8 * 1024 * 1024
 """Bytes of contents that are written. Beyond it, checkpoints are saved without theirs, the oldest first."""
@@ -115,23 +115,9 @@ async def write_definitions(era: str, client: Client | None, recorder: Recorder)
 
 
 async def _ask_definitions(client: Client) -> Json:
-    opening: Json = {
-        "protocolVersion": client.version,
-        "capabilities": client.capabilities,
-        "serverInfo": client.server_info,
-    }
-    if client.instructions is not None:
-        opening["instructions"] = client.instructions
-    asked: Mapping[str, tuple[str, Callable[[], Any]]] = {
-        "tools": ("tools", client.tools),
-        "resources": ("resources", client.resources),
-        "templates": ("resources", client.templates),
-        "prompts": ("prompts", client.prompts),
-    }
-    found: Json = {"initialize": opening}
-    for name, (needed, ask) in asked.items():
-        has_list = needed in client.capabilities
-        found[name] = (await list_if_supported(LIST_WIRE_NAMES[name][0], ask())).items if has_list else []
+    found: Json = {"initialize": make_initialize_result(client)}
+    for name, (needed, method, ask) in LIST_FETCHERS.items():
+        found[name] = (await list_if_supported(method, ask(client))).items if needed in client.capabilities else []
     return found
 
 

@@ -25,6 +25,7 @@ from defserve.inspector.app_views import (
     narrow_content_policy,
 )
 from defserve.inspector.call_code import SavedCall, format_call_command, format_call_test
+from defserve.inspector.era_connection import get_client_era
 from defserve.inspector.inspection import (
     FirstListing,
     Inspection,
@@ -194,7 +195,7 @@ async def show(inspection: Inspection, request: PageRequest) -> Any:
 
     async with use_era_client(inspection, request) as client:
         app = await render_app(ViewHostClient(client, progress), tool, arguments)
-    era = "stateless" if client.stateless else "handshake"
+    era = get_client_era(client)
     document = _prepare_document(inspection, app)
     shown = ShownApp(era, app, inspection.questions)
     shown.update_context(request.get_object("context"))

@@ -17,7 +17,7 @@ from typing import IO, Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic_core import from_json, to_json
 
-from defserve.client.replies import Json, object_or_empty
+from defserve.client.replies import Json, object_or_empty, parse_json_object
 from defserve.core.json_values import is_array
 from defserve.core.messages import is_request_id
 from defserve.inspector.recording.masking import mask_headers, mask_message, mask_text, mask_value
@@ -146,7 +146,7 @@ class Recorder:
 
     def append(self, era: str, direction: Direction, body: bytes) -> RecordedMessage:
         """Record a message that passes now. Never raises: the message itself must reach its receiver."""
-        message = _parse_body(body)
+        message = parse_json_object(body)
         kind, method, id = _classify_message(message)
         if len(self._methods) < MAX_METHODS:
             method = self._methods.setdefault(method, method)  # the same few, again and again
@@ -258,7 +258,7 @@ class Recorder:
 
     def parse_body(self, seq: int) -> Json:
         """The members of a message, with their secrets; none if it is forgotten, was cut or is no object."""
-        return _parse_body(self._bodies.get(seq) or b"{}")
+        return parse_json_object(self._bodies.get(seq) or b"{}")
 
     def notices(self, seq: int) -> list[float]:
         """When the first notices of a request came."""
@@ -339,13 +339,6 @@ class Recorder:
 
 def _other(direction: Direction) -> Direction:
     return "received" if direction == "sent" else "sent"
-
-
-def _parse_body(body: bytes) -> Json:
-    try:
-        return object_or_empty(from_json(body))
-    except ValueError:
-        return {}
 
 
 def _classify_message(message: Json) -> tuple[Kind, str, str | int | None]:
@@ -493,7 +486,7 @@ class Spilled(NamedTuple):
 
 
 class Bodies:
-    """Bodies by number. Numbers only grow. A body of more than `LONGEST` bytes is cut."""
+    """Bodies by number. Numbers only grow. A body of more than `MAX_KEPT_BODY_BYTES` is cut."""
 
     def __init__(self, in_memory: int = IN_MEMORY, in_file: int = IN_FILE) -> None:
         self._in_memory, self._in_file = in_memory, in_file
@@ -511,6 +504,9 @@ class Bodies:
         return self._size
 
     def store_body(self, number: int, body: bytes) -> None:
+        """Keep a body, in place of an earlier one of this number."""
+        if number in self._held:
+            self.drop_body(number)
         body = body if len(body) <= MAX_KEPT_BODY_BYTES else body[:MAX_KEPT_BODY_BYTES]
         self._held[number] = body
         self._order.append(number)

@@ -68,8 +68,8 @@ class AuditLog:
     or is not intact: then it is evidence, and must not be overwritten.
 
     `anchors` are places elsewhere that keep each signed head: file names, addresses of stores, `syslog:`, or objects
-    with `name`, `last()` and `keep(head, before)`. A log that lacks a record that an anchor names is not continued. If
-    an anchor cannot be reached, that is logged, and it gets a later head.
+    with `name`, `last()` and `store_head(head, before)`. A log that lacks a record that an anchor names is not
+    continued. If an anchor cannot be reached, that is logged, and it gets a later head.
 
     Events are written as they are, so redact them first. Values that JSON cannot hold are shown as `redact` shows them.
     """
@@ -474,7 +474,7 @@ class AuditLogReader:
     def read_page(self, since_seq: int, since: datetime | None, limit: int) -> AuditPage:
         """Raises AuditLogBroken for a record that is not genuine, and OSError."""
         building, begin = AuditPageBuilder(since_seq, since, limit), max(since_seq, 1) // STEP
-        place = max(step for step in self._places if step <= begin)
+        place = max(step for step in tuple(self._places) if step <= begin)  # another thread may add one
         with self._path.open("rb") as file:
             file.seek(self._places[place])
             at = self._places[place]

@@ -402,7 +402,7 @@ class CheckpointStore:
         ]
 
     def _is_made(self, key: TreeKey, id: str, content: bytes, *, is_proved: bool) -> bool:
-        # Who has the old secret could prove whatever he likes at every server that had it: it proves nothing.
+        # Anyone with the old secret could prove anything at every server that had it: it proves nothing.
         keys = (self._secret,) if is_proved or self._old_secret is None else (self._secret, self._old_secret)
         return any(
             verify_checkpoint_id(secret, id, key.owner, key.feature_set, content, is_proved=is_proved)
@@ -558,7 +558,7 @@ class CheckpointCache:
 KEY: Final = "checkpoints"
 OLD_SECRET_NAME: Final = "checkpoints 0.1.0"
 """What 0.1.0 made ids with. It names no server, and a secret that is changed does not change it. So ids are recognized
-with it that prove nothing, as all of 0.1.0 do, and none is made. `adoption.py` keeps it."""
+with it that prove nothing, as all of 0.1.0 do, and none is made. `defserve state adopt` keeps it."""
 
 
 async def read_checkpoint_secret(store: Store) -> bytes | None:

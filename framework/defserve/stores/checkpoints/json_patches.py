@@ -27,7 +27,7 @@ _ABSENT: Final = object()
 def diff_json_values(before: Any, after: Any, *, has_booleans: bool = True) -> list[PatchOperation]:
     """The operations (add, remove, replace) that turn `before` into `after`; none if they are equal.
 
-    Their values are taken from `after`, not copied. `has_booleans` as for `merge`.
+    Their values are taken from `after`, not copied. `has_booleans` as for `reuse_unchanged_parts`.
     """
     return reuse_unchanged_parts(before, after, lambda value, _: value, has_booleans=has_booleans)[1]
 
@@ -130,25 +130,6 @@ def is_patch_shorter(ops: list[PatchOperation], text: bytes) -> bool:
     return len(ops) <= MAX_PATCH_OPERATIONS and len(to_json(ops)) < len(text)
 
 
-def apply_patch(
-    value: Any,
-    ops: Any,
-    *,
-    max_ops: int = MAX_PATCH_OPERATIONS,
-    max_depth: int = MAX_PATCHED_DEPTH,
-    max_bytes: int = MAX_PATCHED_BYTES,
-) -> Any:
-    """A new value: `value` with an untrusted patch applied. Neither argument is changed.
-
-    Raises BadPatch if `ops` is not a patch, does not fit or fails a `test`, and LimitExceeded if it has too many
-    operations, moves too much, or if a value is too deep or too large, even in between. It can take a second of
-    processor time: do not apply patches of peers on a loop.
-    """
-    with _refusing():
-        held = to_json(value)
-    return apply_patch_to_text(held, ops, max_ops=max_ops, max_depth=max_depth, max_bytes=max_bytes)
-
-
 def apply_patch_to_text(
     held: bytes,
     ops: Any,
@@ -157,7 +138,12 @@ def apply_patch_to_text(
     max_depth: int = MAX_PATCHED_DEPTH,
     max_bytes: int = MAX_PATCHED_BYTES,
 ) -> Any:
-    """The same for a value that is kept as JSON. One that is too large to be patched is not even read."""
+    """A new value: one that is kept as JSON, with an untrusted patch applied. `ops` is not changed.
+
+    Raises BadPatch if `ops` is not a patch, does not fit or fails a `test`, and LimitExceeded if it has too many
+    operations, moves too much, or if a value is too deep or too large, even in between: one that is too large to be
+    patched is not even read. It can take a second of processor time: do not apply patches of peers on a loop.
+    """
     if not is_array(ops):
         raise BadPatch("a patch is an array of operations")
     if len(ops) > max_ops:

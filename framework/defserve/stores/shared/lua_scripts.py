@@ -244,11 +244,11 @@ return 1
 
 EVENT_ADDED, EVENT_REPEATED, OUT_OF_ORDER = b"added", b"repeated", b"out of order"
 SESSION_OVER, NO_STREAM, STREAM_ENDED, STREAM_ALIVE = b"session over", b"no such stream", b"stream ended", b"alive"
-"""What `APPEND` answers first. Only what is `ADDED` changes anything."""
+"""What `APPEND_EVENT` answers first. Only `EVENT_ADDED` says that something has changed."""
 
 
 def append_arguments(data: bytes, **fields: ScriptArgument) -> list[ScriptArgument]:
-    """The arguments of `APPEND`; empty ones are left out.
+    """The arguments of `APPEND_EVENT`; empty ones are left out.
 
     `session`, `stream`, `ttl`, `kind`: `message`, `progress`, `request`, `result`, or `end` for a call without one.
     `producer` and `number`: who adds it, and how many it has added to this stream. `news`: the news that this delivers,
@@ -386,7 +386,7 @@ local function make_room()
 end
 """
 
-# See `appending` → 'added', the event's number, the last one before it, who reads; or why it was not added
+# See `append_arguments` → 'added', the event's number, the last one before it, who reads; or why it was not added
 APPEND_EVENT: Final = (
     LUA_PRELUDE
     + _MAY_ADD
@@ -529,7 +529,7 @@ return 1
 """
 )
 
-# session, question, the worker that asks, field, value, …: as `ANSWER`, with mail of another kind
+# session, question, the worker that asks, field, value, …: as `ANSWER_QUESTION`, with mail of another kind
 NOTIFY_ASKER: Final = (
     LUA_PRELUDE
     + _SETTLE

@@ -205,7 +205,7 @@ class SharedOnceRunner:
         self._link = link
 
     async def run_once(self, key: str, seconds: float, work: OnceWork, patience: float | None = None) -> str:
-        """The outcome of `work`, which is kept for so many seconds, or of who did it before.
+        """The outcome of `work`, which is kept for so many seconds, or that of another worker.
 
         Raises TimedOut if another worker does it, lives, and has not done it within `patience` seconds.
         """

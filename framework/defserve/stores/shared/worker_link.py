@@ -217,7 +217,7 @@ class SharedStoreLink:
         return self.is_written and not is_earlier_id(self.last_read_update_id, self._own_news)
 
     def queue_script_once(self, script: str, *args: ScriptArgument, done: Callable[[Any], None] | None = None) -> None:
-        """`write` a script whose first arguments are who writes and a number, so that repeating it does nothing."""
+        """Like `queue_script`. Its first arguments are who writes and a number, so that repeating it does nothing."""
         self._numbered += 1
         self.queue_script(script, self.worker, self._numbered, *args, done=done)
 

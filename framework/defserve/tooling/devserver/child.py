@@ -115,7 +115,7 @@ def _files_of(error: BaseException | None) -> list[str]:
 
 
 def _find_error_folders(error: BaseException | None) -> list[str]:
-    """The folder of a file that an error names, such as a `SKILL.md`, so that the next try begins when it is mended."""
+    """The folder of a file that an error names, such as a `SKILL.md`, so that fixing it starts the next try."""
     named = Path(error.where) if isinstance(error, UsageError) and error.where else None
     if named is None or not named.exists():
         return []

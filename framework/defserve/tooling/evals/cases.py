@@ -21,6 +21,7 @@ from unicodedata import normalize
 
 from defserve.base.yaml_values import UnsupportedYaml, parse_yaml
 from defserve.core.json_values import find_limit_violation, is_array, is_object
+from defserve.core.shapes import is_number
 from defserve.errors import UsageError, did_you_mean
 
 MAX_SUITE_BYTES: Final = 4 * 1024 * 1024
@@ -220,7 +221,7 @@ def _read_prices(reader: _Members) -> dict[str, tuple[float, float]] | None:
         return None
     prices: dict[str, tuple[float, float]] = {}
     for model, pair in given.items():
-        if not (is_array(pair) and len(pair) == 2 and all(_is_number(price) and price >= 0 for price in pair)):
+        if not (is_array(pair) and len(pair) == 2 and all(is_number(price) and price >= 0 for price in pair)):
             raise UsageError(
                 f"{reader.where}: prices: {model}: not two prices", fix=f"write {model}: [0.25, 2.0], for a million"
             )
@@ -253,7 +254,7 @@ def _make_case(value: Any, where: str, runs: int, least: float) -> EvalCase:
         turns,
         frozenset(_read_texts(reader, "forbid")),
         _read_texts(reader, "tags"),
-        float(reader.read("weight", 1.0, lambda value: _is_number(value) and 0 < value <= 1000, "a number above 0")),
+        float(reader.read("weight", 1.0, lambda value: is_number(value) and 0 < value <= 1000, "a number above 0")),
         reader.read("runs", runs, _is_run_count, f"a number from 1 to {MAX_RUNS}"),
         float(reader.read("least", least, _is_share, "a share from 0 to 1")),
         refusal == "ok",
@@ -356,8 +357,8 @@ _MATCHER_VALUES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "one_of": (lambda value: is_array(value) and bool(value), "a list"),
     "contains": (lambda value: value is not None and not is_object(value), "a text, or a value of the list"),
     "like": (lambda value: isinstance(value, str), "a text"),
-    "min": (lambda value: _is_number(value), "a number"),
-    "max": (lambda value: _is_number(value), "a number"),
+    "min": (is_number, "a number"),
+    "max": (is_number, "a number"),
     "type": (lambda value: value in JSON_TYPES, f"one of {', '.join(JSON_TYPES)}"),
     "absent": (lambda value: value is True, "true"),
 }
@@ -382,18 +383,13 @@ def _check_matchers(value: Any, where: str) -> None:
 # -- Whether a suite fits the tools that a server lists.
 
 
-def collect_suite_warnings(
-    suite: EvalSuite, tools: Mapping[str, Mapping[str, Any]], *, is_searched: bool = False
-) -> list[str]:
-    """Warnings about cases. Raises UsageError for a tool or an argument that the server does not have.
-
-    A server that is searched lists only some of its tools, so a name that is not listed is no mistake there.
-    """
+def collect_suite_warnings(suite: EvalSuite, tools: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Warnings about cases. Raises UsageError for a tool or an argument that the server does not have."""
     warnings: list[str] = []
     for case in suite.cases:
         where = f"{suite.path}: {case.name}"
         for name in (*case.tools, *sorted(case.forbid)):
-            if name not in tools and not is_searched:
+            if name not in tools:
                 raise UsageError(f"{where}: the server has no tool {name!r}", fix=did_you_mean(name, tools))
         for turn in case.turns:
             for call in turn.expect.calls:
@@ -459,13 +455,9 @@ def _text(value: Any, where: str) -> str:
     return normalize("NFC", value)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_run_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_RUNS
 
 
 def _is_share(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 1
+    return is_number(value) and 0 <= value <= 1

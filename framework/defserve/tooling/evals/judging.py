@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 from defserve.core.json_values import is_array, is_object
+from defserve.core.shapes import is_number
 from defserve.errors import find_nearest_names
 from defserve.tooling.evals.cases import EvalCase, Expectation, ExpectedCall, is_matcher
 from defserve.tooling.lint.definitions import problems
@@ -266,19 +267,15 @@ def fold_text(text: str) -> str:
 def _contains(wanted: Any, actual: Any) -> bool:
     if isinstance(actual, str):
         # YAML reads `contains: 555` as a number.
-        text = str(wanted) if _is_number(wanted) else wanted
+        text = str(wanted) if is_number(wanted) else wanted
         return isinstance(text, str) and normalize("NFC", text).casefold() in normalize("NFC", actual).casefold()
     return is_array(actual) and any(find_mismatch(wanted, item) is None for item in actual)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: _is_number(value) and value == int(value),
-    "number": _is_number,
+    "integer": lambda value: is_number(value) and value == int(value),
+    "number": is_number,
     "boolean": lambda value: isinstance(value, bool),
     "object": is_object,
     "array": is_array,
@@ -288,8 +285,8 @@ _MATCHERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "one_of": lambda wanted, actual: any(find_mismatch(each, actual) is None for each in wanted),
     "contains": _contains,
     "like": lambda wanted, actual: isinstance(actual, str) and fold_text(wanted) == fold_text(actual),
-    "min": lambda wanted, actual: _is_number(actual) and actual >= wanted,
-    "max": lambda wanted, actual: _is_number(actual) and actual <= wanted,
+    "min": lambda wanted, actual: is_number(actual) and actual >= wanted,
+    "max": lambda wanted, actual: is_number(actual) and actual <= wanted,
     "type": lambda wanted, actual: _TYPES[wanted](actual),
 }
 _WORDS: Final = {
@@ -375,7 +372,7 @@ MAX_SUMS: Final = 50_000
 DRAWS: Final = 10_000
 
 
-def compute_sign_flip_p(differences: Sequence[float], *, seed: int = 0) -> float:
+def compute_sign_flip_p(differences: Sequence[float]) -> float:
     """How often the sum would be this low or lower, if each difference had its sign by chance.
 
     Exact while the possible sums are few, as they are for counts; else by draws.
@@ -392,12 +389,12 @@ def compute_sign_flip_p(differences: Sequence[float], *, seed: int = 0) -> float
                 further[moved] = further.get(moved, 0.0) + share / 2
         sums = further
         if len(sums) > MAX_SUMS:
-            return _draw_sign_flip_p(sizes, observed, seed)
+            return _draw_sign_flip_p(sizes, observed)
     return min(1.0, sum(share for value, share in sums.items() if value <= observed + 1e-7))
 
 
-def _draw_sign_flip_p(sizes: Sequence[float], observed: float, seed: int) -> float:
-    draw = Random(seed)
+def _draw_sign_flip_p(sizes: Sequence[float], observed: float) -> float:
+    draw = Random(0)
     hits = sum(sum(size if draw.getrandbits(1) else -size for size in sizes) <= observed + 1e-9 for _ in range(DRAWS))
     return (hits + 1) / (DRAWS + 1)
 
@@ -405,11 +402,11 @@ def _draw_sign_flip_p(sizes: Sequence[float], observed: float, seed: int) -> flo
 RESAMPLES: Final = 2_000
 
 
-def compute_bootstrap_interval(rates: Sequence[float], weights: Sequence[float], *, seed: int = 0) -> Interval:
+def compute_bootstrap_interval(rates: Sequence[float], weights: Sequence[float]) -> Interval:
     """The suite's score at 95 %, by drawing cases. Runs of one case are not independent, so they are not drawn."""
     if not rates:
         return Interval(0.0, 1.0)
-    draw, means = Random(seed), list[float]()
+    draw, means = Random(0), list[float]()
     places = range(len(rates))
     for _ in range(RESAMPLES):
         chosen = draw.choices(places, k=len(rates))

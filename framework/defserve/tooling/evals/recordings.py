@@ -110,7 +110,7 @@ class Recording:
         return self.answers.get(key)
 
     def open_for_writing(self, head: RecordingHead) -> None:
-        """Write what comes from now on. A recording of other definitions is begun anew: no answer of it can be found.
+        """Write what comes from now on. A recording of other definitions is started over: no answer of it fits.
 
         The file changes with the first answer. If the endpoint gives none, the old recording is still there.
         """

@@ -161,9 +161,9 @@ class SchemaCheck(NamedTuple):
     is_general: bool = False
 
 
-def _walk_places(schema: Schema, place: str = "its top") -> Iterator[tuple[str, Schema]]:
+def _walk_places(schema: Schema) -> Iterator[tuple[str, Schema]]:
     """Every schema inside, with the name of the property that it belongs to."""
-    pending: list[tuple[str, Schema]] = [(place, schema)]
+    pending: list[tuple[str, Schema]] = [("its top", schema)]
     while pending:
         name, here = pending.pop()
         yield name, here

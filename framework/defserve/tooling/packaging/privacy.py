@@ -62,7 +62,7 @@ NEVER_SHIPPED: Final[Mapping[str, tuple[str, ...]]] = {
         ".ruff_cache/", ".hypothesis/", ".coverage", ".coverage.*", "*.swp", "*~", ".DS_Store",
     ),
 }  # fmt: skip
-"""What a file is → the names it has. What is inside code and texts is looked at all the same (`secret_contents`)."""
+"""What a file is → the names it has. What is inside code and texts is looked at all the same (`find_secret_kind`)."""
 
 # Kinds whose files are recognised by their content, too, under whatever name a build backend gives them.
 COPIED: Final = tuple(NEVER_SHIPPED)[:4]
@@ -188,13 +188,6 @@ def classify_private_path(path: str) -> tuple[str, str] | None:
         if kind := _kind(f"/{part.lower()}"):
             return kind, part
     return None
-
-
-def ignore_lines() -> Iterator[str]:
-    """The list as lines of a `.gitignore`, in order."""
-    for patterns in NEVER_SHIPPED.values():
-        for pattern in patterns:
-            yield f"**/{pattern}" if "/" in pattern[:-1] else pattern
 
 
 @lru_cache(maxsize=4096)

@@ -193,7 +193,7 @@ def read_project(folder: str | Path) -> ProjectFolder:
             f"there is no project in {path.parent}",
             fix="name a folder with a pyproject.toml; `defserve new` creates one",
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UsageError(f"pyproject.toml is broken: {error}", where=str(path)) from None
     about: Any = whole.get("project")
     if not is_object(about) or not isinstance(about.get("name"), str):
