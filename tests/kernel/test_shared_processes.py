@@ -179,6 +179,16 @@ async def test_calls_beyond_the_room_wait_in_line_whoever_makes_them() -> None:
     assert [each.get("params", {}).get("n") for each in pipe.sent] == [0, 1, None, 3]
 
 
+async def test_who_leaves_has_no_call_begun_that_was_in_line() -> None:
+    pipe, process = share(room=1)
+    one, other = process.add_seat(), process.add_seat()
+    for id in range(3):
+        await say(one, id=id, method="tools/call", params={"n": id})
+    await say(other, id=3, method="tools/call", params={"n": 3})
+    await one.aclose()
+    assert [each["params"]["n"] for each in pipe.sent if each["method"] == "tools/call"] == [0, 3]
+
+
 async def test_nobody_gets_a_process_again_that_did_not_answer() -> None:
     pipe, process = share()
     one, other = process.add_seat(), process.add_seat()

@@ -187,6 +187,8 @@ class SharedProcess:
     def remove_seat(self, seat: ProcessSeat) -> None:
         """A client leaves. What it has begun is cancelled, and what it was asked is refused."""
         self.seats.remove(seat)
+        # Its own calls in line go first, so that none of them begins when another one ends.
+        self._waiting = deque(one for one in self._waiting if self._sent[one[0]].seat is not seat)
         for number, sent in list(self._sent.items()):
             if sent.seat is seat and sent.method != "initialize":  # others wait for that
                 seat.has_unanswered_probe |= sent.method in HEALTH_METHODS
