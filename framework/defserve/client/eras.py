@@ -276,7 +276,7 @@ class ServerUpdate:
         self.method, self.params = method, params
 
     def __repr__(self) -> str:
-        return f"News({self.method!r}, {self.params!r})"
+        return f"ServerUpdate({self.method!r}, {self.params!r})"
 
 
 NewsT = TypeVar("NewsT", bound=ServerUpdate)
@@ -411,9 +411,13 @@ class StatelessUpdateStream(UpdateStream[ServerUpdate]):
         params = self._agreement.with_envelope({"notifications": self.wanted.to_wire(), "_meta": meta}, None)
         pending = self._pending = self._conversation.start_request("subscriptions/listen", params)
         pending.reply.add_done_callback(self._on_subscription_ended)
-        await asyncio.wait(
-            (self._acknowledged, pending.reply), timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
-        )
+        try:
+            await asyncio.wait(
+                (self._acknowledged, pending.reply), timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+        except asyncio.CancelledError:
+            self._conversation.cancel(pending, "no longer needed")
+            raise
         if self._acknowledged.done():
             return
         if not pending.reply.done():
