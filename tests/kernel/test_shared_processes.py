@@ -13,6 +13,7 @@ import pytest
 from defserve.errors import PeerGone
 from defserve.kernel import shared_processes
 from defserve.kernel.shared_processes import ProcessSeat, ProcessSeatServer, RemoteProcessSeat, SharedProcess
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -141,6 +142,20 @@ async def test_news_reach_all_and_those_of_a_subscription_its_owner() -> None:
     pipe.say(method="notifications/resources/list_changed")
     assert (await hear(one))["params"]["_meta"] == {shared_processes.SUBSCRIPTION: 5}
     assert [(await hear(seat))["method"] for seat in (one, other)] == ["notifications/resources/list_changed"] * 2
+
+
+@for_each_row(
+    "note",
+    [
+        {"method": "notifications/progress", "params": {"progressToken": []}},
+        {"method": "notifications/cancelled", "params": {"requestId": {}}},
+        {"method": "notifications/x", "params": {"_meta": {shared_processes.SUBSCRIPTION: [1]}}},
+    ],
+)
+async def test_a_notification_that_names_what_cannot_be_a_number_does_no_harm(note: dict[str, Any]) -> None:
+    pipe, process = share()
+    process.add_seat()
+    pipe.say(**note)
 
 
 async def test_a_resource_is_watched_until_nobody_wants_it() -> None:
