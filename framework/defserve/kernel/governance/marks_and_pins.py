@@ -148,7 +148,9 @@ def _is_risky(permissions: tuple[str, ...]) -> bool:
     return any(PERMISSION_RISKS.get(name, "moderate") != "safe" for name in permissions)
 
 
-# -- validators ----------------------------------------------------------------------------------------------
+# -- Validators of arguments.
+
+
 def _validation(
     listed: ListedToolClaims, marks: OperatorToolMarks, *, believed: bool, is_open: bool
 ) -> ArgumentCheck | None:
