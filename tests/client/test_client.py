@@ -296,6 +296,24 @@ async def test_a_refused_subscription_raises():
                 pass
 
 
+async def test_a_subscription_that_was_refused_can_be_tried_again():
+    server = PretendServer({**STATELESS, "subscriptions/listen": Fail(-32602, "too many")})
+    async with Client(server) as client:
+        for _ in range(2):
+            with pytest.raises(PeerError, match="too many"):
+                await client.subscribe("a:b")
+
+
+async def test_who_gives_up_waiting_for_a_subscription_calls_it_off():
+    server = PretendServer({**STATELESS, "subscriptions/listen": SILENCE})
+    async with Client(server) as client:
+        opening = asyncio.create_task(client.listen(tools=True).open())
+        request = await server.told(lambda m: m["method"] == "subscriptions/listen")
+        opening.cancel()
+        cancelled = await server.told(lambda m: m["method"] == "notifications/cancelled")
+        assert cancelled["params"]["requestId"] == request["id"]
+
+
 async def test_listeners_learn_that_the_server_left():
     for version in ("2025-11-25", "2026-07-28"):
 

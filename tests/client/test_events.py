@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from defserve.protocols.mcp.events import webhooks as deliveries
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
 from tests.at_address import at_address
+from tests.client.pretend import SILENCE, STATELESS, PretendServer
 from tests.protocols.mcp.events.repositories import Push, make_server
 
 pytestmark = pytest.mark.anyio
@@ -39,9 +41,10 @@ async def test_listening_goes_on_after_the_last_event_that_was_read():
             await client.call("push", repository="x", commits=1)
             cursor = (await anext(events)).cursor
         await client.call("push", repository="x", commits=2)
-        async for event in client.listen_events("pushed", cursor=cursor, repository="x"):
-            assert event.data == {"commits": 2}
-            break
+        async with asyncio.timeout(20):  # not with the next look at the log, half a minute later
+            async for event in client.listen_events("pushed", cursor=cursor, repository="x"):
+                assert event.data == {"commits": 2}
+                break
 
 
 async def test_the_first_event_after_a_gap_says_so():
@@ -61,6 +64,25 @@ async def test_an_event_that_does_not_exist_is_an_error():
             await anext(client.listen_events("nope"))
         # The SEP's number: our client declares the extension.
         assert raised.value.code == -32023
+
+
+async def test_who_gives_up_waiting_for_a_stream_calls_it_off_and_may_open_it_again():
+    def begin(request: dict[str, Any]) -> Any:
+        if len(server.asked("events/stream")) > 1:
+            meta = {"io.modelcontextprotocol/subscriptionId": request["id"]}
+            server.say({"method": "notifications/events/active", "params": {"_meta": meta}})
+            server.say({"method": "notifications/events/event", "params": {"_meta": meta, "eventId": "e"}})
+        return SILENCE
+
+    server = PretendServer({**STATELESS, "events/stream": begin})
+    async with Client(server) as client:
+        events = client.listen_events("pushed")
+        opening = asyncio.ensure_future(anext(events))
+        request = await server.told(lambda one: one["method"] == "events/stream")
+        opening.cancel()
+        cancelled = await server.told(lambda one: one["method"] == "notifications/cancelled")
+        assert cancelled["params"]["requestId"] == request["id"]
+        assert (await anext(events)).id == "e"
 
 
 async def test_a_stream_that_the_server_ends_raises_why():

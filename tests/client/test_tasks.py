@@ -7,7 +7,7 @@ import pytest
 
 from defserve import Context, Server, ToolError
 from defserve.client import Answers, Client
-from defserve.client.tasks import ServerTask
+from defserve.client.tasks import ServerTask, get_poll_seconds
 from defserve.errors import PeerError, ProtocolError
 from defserve.serve.lifespans import connect_in_memory
 from defserve.testing import SyncClient
@@ -84,6 +84,11 @@ async def test_a_task_is_heard_of_and_found_again_by_its_id():
         assert task.status == "completed", "what is over stays so"
         with pytest.raises(PeerError):
             await client.task("unknown")
+
+
+@for_each_row("wanted, seconds", [(10**400, 1), (float("nan"), 1), ("1", 1), (10**9, 60), (-1, 0.02), (250, 0.25)])
+def test_a_server_may_wish_for_any_pause(wanted: Any, seconds: float):
+    assert get_poll_seconds({"pollIntervalMs": wanted}) == seconds
 
 
 @eras

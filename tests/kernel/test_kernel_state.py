@@ -160,7 +160,8 @@ async def test_a_caller_with_a_key_has_one_process_at_all_kernels_and_nobody_els
         (await keys.create(who, permissions=["ToolInvoke(*)", "ToolsListAll"])).token for who in ("ann", "bob", "cy")
     ]
     await keys.close()
-    path = write_file(tmp_path, sqlite, entry("files"), settings='keys = "keys.json"')
+    # Without overlap too: that is about restarts, and not about other callers.
+    path = write_file(tmp_path, sqlite, entry("files", more="overlap = false"), settings='keys = "keys.json"')
     one, other = (Kernel(load_kernel_config(path)) for _ in range(2))
     async with at_address(one.server) as here, at_address(other.server) as there:
 
@@ -199,6 +200,16 @@ async def test_a_kernel_whose_lease_was_taken_uses_the_process_of_the_new_owner(
         await until(lambda: not is_running(int(process)))
         await until(lambda: one.state("files") == other.state("files") == "connected")
         assert await one.call("files_pid") == await other.call("files_pid") != process
+
+
+async def test_a_restart_without_overlap_leaves_one_process_for_all_kernels(tmp_path: Path, sqlite: str) -> None:
+    path = write_file(tmp_path, sqlite, entry("files", more='per = "shared"\noverlap = false'))
+    async with serving(path) as one, serving(path) as other:
+        process = await one.call("files_pid")
+        await (one if runs_here(one) else other).kernel.restart("files")
+        for here in (one, other):
+            await until_called(here, None, unlike=process)
+        assert await one.call("files_pid") == await other.call("files_pid")
 
 
 async def test_a_process_that_ends_is_started_once_for_all_kernels(tmp_path: Path, sqlite: str) -> None:

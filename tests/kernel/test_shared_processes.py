@@ -13,6 +13,7 @@ import pytest
 from defserve.errors import PeerGone
 from defserve.kernel import shared_processes
 from defserve.kernel.shared_processes import ProcessSeat, ProcessSeatServer, RemoteProcessSeat, SharedProcess
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -143,6 +144,20 @@ async def test_news_reach_all_and_those_of_a_subscription_its_owner() -> None:
     assert [(await hear(seat))["method"] for seat in (one, other)] == ["notifications/resources/list_changed"] * 2
 
 
+@for_each_row(
+    "note",
+    [
+        {"method": "notifications/progress", "params": {"progressToken": []}},
+        {"method": "notifications/cancelled", "params": {"requestId": {}}},
+        {"method": "notifications/x", "params": {"_meta": {shared_processes.SUBSCRIPTION: [1]}}},
+    ],
+)
+async def test_a_notification_that_names_what_cannot_be_a_number_does_no_harm(note: dict[str, Any]) -> None:
+    pipe, process = share()
+    process.add_seat()
+    pipe.say(**note)
+
+
 async def test_a_resource_is_watched_until_nobody_wants_it() -> None:
     pipe, process = share()
     one, other = process.add_seat(), process.add_seat()
@@ -177,6 +192,16 @@ async def test_calls_beyond_the_room_wait_in_line_whoever_makes_them() -> None:
     await say(one, method="notifications/cancelled", params={"requestId": 2})
     pipe.say(id=pipe.sent[0]["id"], result={})
     assert [each.get("params", {}).get("n") for each in pipe.sent] == [0, 1, None, 3]
+
+
+async def test_who_leaves_has_no_call_begun_that_was_in_line() -> None:
+    pipe, process = share(room=1)
+    one, other = process.add_seat(), process.add_seat()
+    for id in range(3):
+        await say(one, id=id, method="tools/call", params={"n": id})
+    await say(other, id=3, method="tools/call", params={"n": 3})
+    await one.aclose()
+    assert [each["params"]["n"] for each in pipe.sent if each["method"] == "tools/call"] == [0, 3]
 
 
 async def test_nobody_gets_a_process_again_that_did_not_answer() -> None:

@@ -166,8 +166,7 @@ class ApiKeys(ExplainingVerifier):
             raise IssuerUnavailable(f"API keys cannot be checked: {error}") from None
 
     def check_settings(self) -> None:
-        """Raises UsageError for a file of keys that cannot be used, and will not mend itself."""
-
+        """Raises UsageError for a file of keys that cannot be used until somebody fixes it."""
         if isinstance(self._store, KeyFile):
             self._store.check()
 

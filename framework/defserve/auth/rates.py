@@ -41,7 +41,6 @@ class Rate:
             )
 
 
-DANGEROUS = Rate(per_second=1, burst=5)
 FAILED_AUTH = Rate(per_second=10 / 60, burst=10)
 
 
@@ -55,7 +54,7 @@ class TokenBuckets:
         self, rate: Rate | None = None, *, capacity: int = 16_384, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if capacity < 1:
-            raise UsageError(f"Buckets(capacity={capacity}) can hold nothing", fix="give a positive number")
+            raise UsageError(f"TokenBuckets(capacity={capacity}) can hold nothing", fix="give a positive number")
         self.rate, self.capacity = rate or Rate(), capacity
         self._clock = clock
         # When each bucket will be full again. That is its whole state, as in the generic cell rate algorithm.
@@ -80,7 +79,7 @@ class TokenBuckets:
         return 0.0
 
     def get_wait_seconds(self, key: Hashable, rate: Rate | None = None, *, amount: int = 1) -> float:
-        """What `take` would return, without taking."""
+        """What `take_token` would return, without taking."""
         now = self._clock()
         return _wait(rate or self.rate, self._full_at.get(key, now) - now, amount)
 

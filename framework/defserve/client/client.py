@@ -332,7 +332,11 @@ class Client(ServerRequests):
             await self.request("resources/subscribe", {"uri": uri})
         elif uri not in self._watched:
             events = self._watched[uri] = self._news(UpdateFilter(uris=(uri,), is_read=False))
-            await events.open()
+            try:
+                await events.open()
+            except BaseException:
+                self._watched.pop(uri, None)
+                raise
 
     async def unsubscribe(self, uri: str) -> None:
         """Stop reports of changes of a resource."""

@@ -176,16 +176,16 @@ class ClientConversation:
 
     @property
     def can_start_forwarding(self) -> bool:
-        """Whether the link can do what `post` needs."""
+        """Whether the link can do what `start_forwarding` needs."""
         return self._pushing is not None
 
     def start_forwarding(
         self, method: str, params: Params | EncodedJson, follower: ForwardedRequestListener
     ) -> PendingRequest | None:
-        """Like `follow`, without a frame of its own: a proxy does it for every call. None if the link cannot do that.
+        """Like `forward_request`, without a frame of its own: a proxy does it for every call. None if the link can't.
 
-        First await `unsent`, then `reply`; if that raises, call `give_up` with the reason. Params that are encoded
-        already are sent as they are: their follower has no progress token.
+        First await `unsent`, then `reply`; if that raises, call `abandon_request` with the reason. Params that are
+        encoded already are sent as they are: their follower has no progress token.
         """
         link = self._pushing
         if link is None:
@@ -213,7 +213,7 @@ class ClientConversation:
         return pending.follower if pending is not None else None
 
     def abandon_request(self, pending: PendingRequest, reason: BaseException) -> None:
-        """Nobody waits for the reply of what was posted. The peer is told, unless it is the peer who failed."""
+        """Nobody waits for the reply any more. The peer is told, unless it is the peer who failed."""
         if isinstance(reason, asyncio.CancelledError):
             self._call_off(pending, "no longer needed")
         pending.stop_waiting()

@@ -276,7 +276,7 @@ class ServerUpdate:
         self.method, self.params = method, params
 
     def __repr__(self) -> str:
-        return f"News({self.method!r}, {self.params!r})"
+        return f"ServerUpdate({self.method!r}, {self.params!r})"
 
 
 NewsT = TypeVar("NewsT", bound=ServerUpdate)
@@ -390,51 +390,68 @@ class HandshakeUpdateStream(UpdateStream[ServerUpdate]):
             self._queue_news(news)
 
 
-class StatelessUpdateStream(UpdateStream[ServerUpdate]):
-    """Stateless era: one open `subscriptions/listen` request. Its id tags the notifications that belong to it."""
+class OpenRequestStream(UpdateStream[NewsT]):
+    """News that come while one request of ours is open. Its id tags the notifications that belong to it."""
 
     def __init__(
         self,
         wanted: UpdateFilter,
         listeners: set[UpdateStream[Any]],
         conversation: ClientConversation,
-        agreement: SessionTerms,
+        terms: SessionTerms,
         timeout: float | None,
     ) -> None:
         super().__init__(wanted, listeners)
-        self._conversation, self._agreement, self._timeout = conversation, agreement, timeout
+        self._conversation, self._terms, self._timeout = conversation, terms, timeout
         self._pending: PendingRequest | None = None
-        self._acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def _begin(self) -> None:
-        meta = self._agreement.make_extension_meta("tasks") if self.wanted.tasks else {}
-        params = self._agreement.with_envelope({"notifications": self.wanted.to_wire(), "_meta": meta}, None)
-        pending = self._pending = self._conversation.start_request("subscriptions/listen", params)
-        pending.reply.add_done_callback(self._on_subscription_ended)
-        await asyncio.wait(
-            (self._acknowledged, pending.reply), timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
-        )
-        if self._acknowledged.done():
+    async def _open_request(self, method: str, params: Mapping[str, Any], late: str) -> None:
+        """Send the request, and wait until the server says that news will come. `late` is the error if it does not."""
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        pending = self._conversation.start_request(method, self._terms.with_envelope(params, None))
+        self._pending = pending
+        pending.reply.add_done_callback(self._on_request_ended)
+        try:
+            await asyncio.wait((self._begun, pending.reply), timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._pending = None
+            pending.reply.remove_done_callback(self._on_request_ended)  # it may be opened again
+            self._conversation.cancel(pending, "no longer needed")
+            raise
+        if self._begun.done():
             return
         if not pending.reply.done():
             self._conversation.cancel(pending, "timed out")
-            raise PeerTimeout(f"no acknowledgement of subscriptions/listen within {self._timeout:g} s")
-        raise make_peer_error(pending.reply.result().error or {"message": "subscriptions/listen ended before it began"})
+            raise PeerTimeout(f"{late} within {self._timeout:g} s")
+        raise make_peer_error(pending.reply.result().error or {"message": f"{method} ended before it began"})
+
+    @abstractmethod
+    def _on_request_ended(self, reply: asyncio.Future[Any]) -> None:
+        """The request is over."""
 
     async def _finish(self) -> None:
         if self._pending is not None and (sent := self._conversation.cancel(self._pending, "no longer listening")):
             await asyncio.shield(sent)
+
+
+class StatelessUpdateStream(OpenRequestStream[ServerUpdate]):
+    """Stateless era: one open `subscriptions/listen` request."""
+
+    async def _begin(self) -> None:
+        meta = self._terms.make_extension_meta("tasks") if self.wanted.tasks else {}
+        params = {"notifications": self.wanted.to_wire(), "_meta": meta}
+        await self._open_request("subscriptions/listen", params, "no acknowledgement of subscriptions/listen")
 
     def receive_update(self, news: ServerUpdate) -> None:
         if self._pending is None or object_or_empty(news.params.get("_meta")).get(SUBSCRIPTION) != self._pending.id:
             return
         if news.method != ACKNOWLEDGED:
             self._queue_news(news)
-        elif not self._acknowledged.done():
+        elif not self._begun.done():
             self.honoured = object_or_empty(news.params.get("notifications"))
-            self._acknowledged.set_result(None)
+            self._begun.set_result(None)
 
-    def _on_subscription_ended(self, reply: asyncio.Future[Any]) -> None:
+    def _on_request_ended(self, reply: asyncio.Future[Any]) -> None:
         error = None if reply.cancelled() else reply.exception()
         self.end(error if isinstance(error, PeerError) else None)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.peer_bounds import estimate_value_bytes
-from defserve.client.eras import ServerUpdate, SessionTerms, UpdateFilter, UpdateStream
+from defserve.client.eras import OpenRequestStream, ServerUpdate, SessionTerms, UpdateFilter, UpdateStream
 from defserve.client.replies import Json, number_or_none, object_or_empty, string_or_none
 from defserve.core.json_values import is_object
 from defserve.core.peer import make_peer_error
@@ -37,7 +37,7 @@ from defserve.protocols.mcp.subscriptions import SUBSCRIPTION_ID_META_KEY
 
 if TYPE_CHECKING:
     from defserve.client.answers import SendRequest
-    from defserve.client.conversation import ClientConversation, PendingRequest
+    from defserve.client.conversation import ClientConversation
 
 
 MAX_SILENT_BEATS: Final = 3
@@ -168,7 +168,7 @@ class WebhookSubscription:
         return f"WebhookSubscription({self.id!r}, {self.url!r})"
 
 
-class EventListener(UpdateStream[ServerOccurrence]):
+class EventListener(OpenRequestStream[ServerOccurrence]):
     """An open stream, to iterate. It opens with the first event that is asked for, or as an async context manager.
 
     Raises PeerError when the server ends the event for this client, and PeerTimeout when nothing is heard of it.
@@ -182,32 +182,16 @@ class EventListener(UpdateStream[ServerOccurrence]):
         params: Json,
         timeout: float | None,
     ) -> None:
-        super().__init__(UpdateFilter(), listeners)
-        self._conversation, self._terms, self._params, self._timeout = conversation, terms, params, timeout
-        self._pending: PendingRequest | None = None
-        self._active: asyncio.Future[None] | None = None
+        super().__init__(UpdateFilter(), listeners, conversation, terms, timeout)
+        self._params = params
         self._heard = asyncio.Event()
         self._is_after_gap = False
         self.cursor: str | None = None
         """Where to go on, by what was heard last."""
 
     async def _begin(self) -> None:
-        meta = self._terms.make_extension_meta("events")
-        params = self._terms.with_envelope({**self._params, "_meta": meta}, None)
-        self._active = asyncio.get_running_loop().create_future()
-        pending = self._pending = self._conversation.start_request(STREAM_METHOD, params)
-        pending.reply.add_done_callback(self._on_stream_ended)
-        await asyncio.wait((self._active, pending.reply), timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
-        if self._active.done():
-            return
-        if not pending.reply.done():
-            self._conversation.cancel(pending, "timed out")
-            raise PeerTimeout(f"{STREAM_METHOD} did not begin within {self._timeout:g} s")
-        raise make_peer_error(pending.reply.result().error or {"message": f"{STREAM_METHOD} ended before it began"})
-
-    async def _finish(self) -> None:
-        if self._pending is not None and (sent := self._conversation.cancel(self._pending, "no longer listening")):
-            await asyncio.shield(sent)
+        params = {**self._params, "_meta": self._terms.make_extension_meta("events")}
+        await self._open_request(STREAM_METHOD, params, f"{STREAM_METHOD} did not begin")
 
     async def __anext__(self) -> ServerOccurrence:
         if self._pending is None:
@@ -238,10 +222,10 @@ class EventListener(UpdateStream[ServerOccurrence]):
         elif news.method in (ACTIVE_NOTIFICATION, HEARTBEAT_NOTIFICATION):
             self.cursor = string_or_none(news.params.get("cursor"))
             self._is_after_gap = self._is_after_gap or news.params.get("truncated") is True
-            if self._active is not None and not self._active.done():
-                self._active.set_result(None)
+            if not self._begun.done():
+                self._begun.set_result(None)
 
-    def _on_stream_ended(self, reply: asyncio.Future[Any]) -> None:
+    def _on_request_ended(self, reply: asyncio.Future[Any]) -> None:
         if reply.cancelled():
             self.end()
         elif (error := reply.exception()) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Mapping
+from sys import float_info
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from pydantic_core import from_json
@@ -44,8 +45,9 @@ def string_or_none(value: Any) -> str | None:
 
 
 def number_or_none(value: Any) -> float | None:
-    """`value` if it is a number, else None."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """`value` if it is a number that a float can hold, else None: JSON has integers of any length."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and abs(value) <= float_info.max else None
 
 
 def filter_strings(value: Any) -> list[str]:

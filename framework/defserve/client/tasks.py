@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.client.answers import answer_input_requests
 from defserve.client.conversation import ProgressHandler
 from defserve.client.eras import MCP_KEY_PREFIX, SessionTerms
-from defserve.client.replies import Json, object_or_empty
+from defserve.client.replies import Json, number_or_none, object_or_empty
 from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, ProtocolError
 
@@ -27,6 +27,13 @@ POLL_SECONDS: Final = 1.0
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 60.0
 FINAL_TASK_STATUSES: Final = frozenset(("completed", "failed", "cancelled"))
 MISSING_CAPABILITY_ERROR_CODE: Final = -32021
+
+
+def get_poll_seconds(task: Json) -> float:
+    """Seconds to wait before asking for a task again, as its server wishes."""
+    wanted = number_or_none(task.get("pollIntervalMs"))
+    seconds = POLL_SECONDS if wanted is None else wanted / 1000
+    return min(max(seconds, MIN_POLL_SECONDS), MAX_POLL_SECONDS)
 
 
 def is_task_required_error(error: PeerError | ProtocolError) -> bool:
@@ -85,9 +92,7 @@ class ServerTask(StartedCall):
     @property
     def pause(self) -> float:
         """Seconds to wait before asking again, as the server wishes."""
-        given = self.told.get("pollIntervalMs")
-        seconds = given / 1000 if isinstance(given, int | float) else POLL_SECONDS
-        return min(max(seconds, MIN_POLL_SECONDS), MAX_POLL_SECONDS)
+        return get_poll_seconds(self.told)
 
     def apply_status(self, told: Json) -> None:
         """Take what the server tells of the task, such as in a `notifications/tasks`. What is over stays so."""

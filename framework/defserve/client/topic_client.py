@@ -196,9 +196,11 @@ async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[To
 
 async def _await_welcome(client: TopicClient, transport: WebSocketClient) -> None:
     waits = [asyncio.create_task(event.wait()) for event in (client.present, client.over)]
-    done, pending = await asyncio.wait(waits, timeout=WELCOME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
+    try:
+        done, _ = await asyncio.wait(waits, timeout=WELCOME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waits:
+            task.cancel()
     if not done:
         raise PeerTimeout(f"no welcome within {WELCOME_SECONDS:g} s")
     if not client.present.is_set():

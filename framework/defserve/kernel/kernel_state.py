@@ -459,7 +459,13 @@ class KernelGroupMembership(Extension):
 
     async def _sit_down(self, command: SharedCommand, key: str) -> ProcessSeat:
         """A seat at a process of this kernel, which is started if there is none."""
-        place = command.name, key
+        # A kernel that has not read of a restart yet means the process that was started since.
+        since = [
+            one
+            for one in (*self.processes, *self._starting)
+            if one[0] == command.name and one[1].partition(" ")[2] == key.partition(" ")[2]
+        ]
+        place = max([(command.name, key), *since], key=_read_restarts)
         if (process := self.processes.get(place)) is None:
             if (starting := self._starting.get(place)) is None:
                 starting = self._starting[place] = self._tasks.start(self._start_process(command, place))
@@ -474,7 +480,12 @@ class KernelGroupMembership(Extension):
         if sum(name == command.name for name, _ in self.processes) > MAX_CHANNELS:
             raise PeerGone(f"all of its {MAX_CHANNELS} processes are in use, at all kernels together")
         if not command.overlap:
-            old = (one for (name, _), one in tuple(self.processes.items()) if name == command.name)
+            # Only those from before the restart: callers with keys have a process each.
+            old = [
+                one
+                for other, one in self.processes.items()
+                if other[0] == command.name and _read_restarts(other) < _read_restarts(place)
+            ]
             await asyncio.gather(*(one.aclose() for one in old))
         link = await command.start()
         process = self.processes[place] = SharedProcess(link, command.room, lambda: self._on_process_ended(place))
@@ -489,7 +500,8 @@ class KernelGroupMembership(Extension):
     def _on_process_ended(self, place: tuple[str, str]) -> None:
         """A process takes no more seats. Who owns none of its kind any more owns the server no more."""
         self.processes.pop(place, None)
-        if not any(name == place[0] for name, _ in self.processes) and (lease := self._leases.pop(place[0], None)):
+        is_used = any(name == place[0] for name, _ in (*self.processes, *self._starting))
+        if not is_used and (lease := self._leases.pop(place[0], None)):
             self._tasks.start(lease.release())
 
     def _on_lease_lost(self, name: str, lease: Lease) -> None:
@@ -512,6 +524,12 @@ class KernelGroupMembership(Extension):
             await self._kernel.renew_server(id, "its kernel ends")
         finally:
             self._moving.discard(id)
+
+
+def _read_restarts(place: tuple[str, str]) -> int:
+    """How many restarts were ordered before whoever asked for this process."""
+    count = place[1].partition(" ")[0]
+    return int(count) if count.isdecimal() else 0
 
 
 def parse_link_address(text: str) -> tuple[str, int]:

@@ -187,6 +187,8 @@ class SharedProcess:
     def remove_seat(self, seat: ProcessSeat) -> None:
         """A client leaves. What it has begun is cancelled, and what it was asked is refused."""
         self.seats.remove(seat)
+        # Its own calls in line go first, so that none of them begins when another one ends.
+        self._waiting = deque(one for one in self._waiting if self._sent[one[0]].seat is not seat)
         for number, sent in list(self._sent.items()):
             if sent.seat is seat and sent.method != "initialize":  # others wait for that
                 seat.has_unanswered_probe |= sent.method in HEALTH_METHODS
@@ -244,6 +246,10 @@ class SharedProcess:
             for seat, id in waiting or ():
                 seat.deliver(to_json({**message, "id": id}))
 
+    def _get_sent(self, number: Any) -> _Sent | None:
+        """The request with this number of ours, which a process may write in any form."""
+        return self._sent.get(number) if isinstance(number, int) else None
+
     def _on_question(self, message: Json, data: bytes) -> None:
         """One that names no call belongs to the one that began last, as it does with one client."""
         calls = (sent.seat for sent in reversed(self._sent.values()) if sent.method not in HEALTH_METHODS)
@@ -257,13 +263,14 @@ class SharedProcess:
     def _on_notification(self, message: Json, data: bytes) -> None:
         method, params = message["method"], object_or_empty(message.get("params"))
         meta = object_or_empty(params.get("_meta"))
-        if method == "notifications/cancelled" and params.get("requestId") in self._questions:
-            self._questions.pop(params["requestId"]).deliver(data)
+        asked = params.get("requestId")
+        if method == "notifications/cancelled" and isinstance(asked, str | int | float) and asked in self._questions:
+            self._questions.pop(asked).deliver(data)
         elif method == "notifications/progress":
-            if (sent := self._sent.get(params.get("progressToken"))) is not None:  # pyright: ignore[reportArgumentType]
+            if (sent := self._get_sent(params.get("progressToken"))) is not None:
                 sent.seat.deliver(to_json({**message, "params": {**params, "progressToken": sent.token}}))
         elif SUBSCRIPTION in meta:
-            if (sent := self._sent.get(meta[SUBSCRIPTION])) is not None:
+            if (sent := self._get_sent(meta[SUBSCRIPTION])) is not None:
                 own = {**params, "_meta": {**meta, SUBSCRIPTION: sent.id}}
                 sent.seat.deliver(to_json({**message, "params": own}))
         else:

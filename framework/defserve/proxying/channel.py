@@ -173,7 +173,7 @@ class BackendChannel:
         return self.conversation.forward_request(method, params, exchange)
 
     def begin_exchange(self, exchange: RelayedCall) -> None:
-        """A call is under way until `end`, and may send several requests."""
+        """A call is under way until `end_exchange`, and may send several requests."""
         self.exchanges[exchange] = None
         if self._began is not None:
             self._began.set()
@@ -270,10 +270,11 @@ class BackendChannel:
                 raise ProtocolError(error.message, code=error.code, data=error.data) from None
         if not self.exchanges:
             # Some servers ask as soon as they are opened. The call that opened them comes in a moment.
-            began = self._began = self._began or asyncio.Event()
             try:
                 async with asyncio.timeout(CALL_WAIT_SECONDS):
-                    await began.wait()
+                    while not self.exchanges:  # one that could not be sent is over at once
+                        began = self._began = self._began or asyncio.Event()
+                        await began.wait()
             except TimeoutError:
                 raise ProtocolError("no call is under way, so there is nobody to ask") from None
         return await next(reversed(self.exchanges)).ask_front(request.method, request.params)

@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.client.answers import MAX_INPUT_ROUNDS
 from defserve.client.replies import Json, UnreadableReply, number_or_none, object_or_empty
-from defserve.client.tasks import (
-    FINAL_TASK_STATUSES,
-    MAX_POLL_SECONDS,
-    MIN_POLL_SECONDS,
-    POLL_SECONDS,
-    is_task_required_error,
-)
+from defserve.client.tasks import FINAL_TASK_STATUSES, get_poll_seconds, is_task_required_error
 from defserve.core.call import Call
 from defserve.core.messages import EncodedJson
 from defserve.errors import PeerError, ProtocolError
@@ -275,8 +269,8 @@ class RelayedCall:
         """Keep a conversation with a child that has a task in its memory. Raises ResourceExhausted if none can be."""
         if not self.server.target.isolates:
             return
-        seconds, ttl = self.call.session.composition.limits.task_ttl, created.get("ttlMs")
-        seconds = min(seconds, ttl / 1000) if type(ttl) is int else seconds
+        seconds, ttl = self.call.session.composition.limits.task_ttl, number_or_none(created.get("ttlMs"))
+        seconds = seconds if ttl is None else min(seconds, ttl / 1000)
         self.task_handle = self._context.tasks.hold_channel(self.channel, self, seconds)
         self._is_held = self.task_handle is not None
         if not self._is_held:
@@ -331,7 +325,7 @@ class RelayedCall:
         return named
 
     def refuse_unvouched_confirmations(self, requests: Json) -> None:
-        """Raises Misbehaved if the backend asks somebody for a yes for whom nobody vouches."""
+        """Raises BackendMisbehaved if the backend asks somebody for a yes for whom nobody vouches."""
         if self.front.is_known:
             return
         for asked in map(object_or_empty, requests.values()):
@@ -485,7 +479,7 @@ async def await_task(created: Json, ask: Ask, answer: Callable[[Json], Awaitable
     """The task of a call when it is over. `answer` gives the answers to its questions, by key."""
     id, found, answered = read_task_id(created), created, set[str]()
     while found.get("status") not in FINAL_TASK_STATUSES:
-        await asyncio.sleep(_poll_pause(found))
+        await asyncio.sleep(get_poll_seconds(found))
         found = await ask("tasks/get", {"taskId": id})
         asked = object_or_empty(found.get("inputRequests")) if found.get("status") == "input_required" else {}
         # An answer may not show in the task yet. It must not be given twice.
@@ -494,9 +488,3 @@ async def await_task(created: Json, ask: Ask, answer: Callable[[Json], Awaitable
             answered |= new.keys()
             await ask("tasks/update", {"taskId": id, "inputResponses": given})
     return found
-
-
-def _poll_pause(task: Json) -> float:
-    wanted: Any = task.get("pollIntervalMs")
-    seconds = wanted / 1000 if type(wanted) is int else POLL_SECONDS
-    return min(max(seconds, MIN_POLL_SECONDS), MAX_POLL_SECONDS)

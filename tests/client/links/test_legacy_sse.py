@@ -83,6 +83,12 @@ async def test_messages_are_never_sent_to_another_server():
             await LegacySseLink.connect(url)
 
 
+async def test_an_address_that_is_none_is_told_at_once():
+    async with streaming(b"event: endpoint\ndata: http://[") as url:
+        with pytest.raises(PeerError, match="not an address"):
+            await LegacySseLink.connect(url)
+
+
 async def test_a_stream_that_ends_before_its_address_is_an_error():
     async with streaming(b": nothing") as url:
         with pytest.raises(PeerGone, match="ended its stream"):

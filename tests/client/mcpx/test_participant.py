@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
-from defserve.client import join_topic
+from defserve.client import join_topic, topic_client
+from defserve.client.topic_client import TopicClient
 from defserve.errors import PeerError, PeerGone, ToolError
 from defserve.protocols.mcpx.participant import NotWelcome
 from defserve.protocols.mcpx.proposals import Proposal
@@ -138,6 +140,16 @@ async def test_a_bad_token_is_refused_and_no_gateway_is_gone():
     with pytest.raises(PeerGone):
         async with join_topic(there.url, token="ann"):
             pass
+
+
+async def test_who_gives_up_waiting_for_a_welcome_leaves_nothing_behind():
+    before = asyncio.all_tasks()
+    waiting = asyncio.create_task(topic_client._await_welcome(TopicClient(), cast(Any, None)))  # pyright: ignore[reportPrivateUsage]
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
 
 
 async def test_when_the_gateway_goes_nobody_waits_for_answers():

@@ -273,7 +273,7 @@ def test_a_secret_in_the_file_is_not_in_the_text_of_an_entry(tmp_path: Path) -> 
 
 
 def test_the_shipped_schema_is_that_of_the_reader() -> None:
-    assert read_shipped_schema() == format_schema(), "write what `written` gives into mgp.schema.json"
+    assert read_shipped_schema() == format_schema(), "write what `format_schema` gives into mgp.schema.json"
 
 
 @pytest.mark.req("MGP-15.2f")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from defserve.errors import UsageError
 from defserve.kernel.governance import marks_and_pins as pins_module
-from defserve.kernel.governance.marks_and_pins import MAX_SHOWN, HeldTool, ToolPin, ToolPins, digest_of
+from defserve.kernel.governance.marks_and_pins import MAX_SHOWN, HeldTool, ToolPin, ToolPins
 from defserve.kernel.kernel_state import StateFile
 from defserve.protocols.mgp.terms import SECURITY_META_KEY
 from tests.kernel.governance.governing import Governed, governed, tool
@@ -107,8 +107,9 @@ async def test_a_damaged_state_file_stops_the_start(tmp_path: Path, text: str) -
 
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.text())))
 def test_the_order_of_members_does_not_matter(raw: dict[str, object]) -> None:
-    assert digest_of(raw) == digest_of(dict(reversed(raw.items())))
-    assert digest_of(raw) != digest_of({**raw, "description": "another text that was not there"})
+    pin = ToolPin.from_definition
+    assert pin(raw).digest == pin(dict(reversed(raw.items()))).digest
+    assert pin(raw).digest != pin({**raw, "description": "another text that was not there"}).digest
 
 
 DANGEROUS = {"_meta": {SECURITY_META_KEY: {"risk_level": "dangerous", "permissions_required": ["filesystem.write"]}}}
@@ -156,16 +157,18 @@ def changes(value: Any) -> Iterator[Any]:
 
 @given(st.dictionaries(st.sampled_from(["name", "title", "_meta", "icons", "security", "annotations", "x"]), JSON))
 def test_whatever_changes_in_a_definition_or_in_what_its_server_claims_the_digest_differs(raw: dict[str, Any]) -> None:
-    assert all(digest_of(changed) != digest_of(raw) for changed in changes(raw))
-    assert all(digest_of({}, changed) != digest_of({}, raw) for changed in changes(raw))
+    pin = ToolPin.from_definition
+    assert all(pin(changed).digest != pin(raw).digest for changed in changes(raw))
+    assert all(pin({}, changed).digest != pin({}, raw).digest for changed in changes(raw))
 
 
 def test_a_tool_cannot_say_itself_what_its_server_has_ceased_to_claim() -> None:
     claims = {"trust_level": "untrusted"}
-    before = digest_of({"name": "a"}, claims)
-    assert before != digest_of({"name": "a", "server": claims})
-    assert before != digest_of({"tool": {"name": "a"}, "server": claims})
-    assert before != digest_of({"name": "a"})
+    pin = ToolPin.from_definition
+    before = pin({"name": "a"}, claims).digest
+    assert before != pin({"name": "a", "server": claims}).digest
+    assert before != pin({"tool": {"name": "a"}, "server": claims}).digest
+    assert before != pin({"name": "a"}).digest
 
 
 OLD_STATE = Path(__file__).with_name("files") / "state-0.1.0.json"

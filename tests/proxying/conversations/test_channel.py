@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -68,3 +69,21 @@ async def test_a_question_that_belongs_to_no_call_is_for_who_the_conversation_is
     channel = BackendChannel(cast(Any, Owner()), front)
     answer = await channel.answer_request(Request(1, "elicitation/create", {"message": "Sure?"}, {}))
     assert (answer, asked) == ({"action": "decline"}, [(ann, "Server 'mail' asks: Sure?")])
+
+
+async def test_a_question_waits_for_a_call_that_can_be_asked():
+    class Exchange:
+        async def ask_front(self, method: str, params: Any) -> Any:
+            return {"action": "accept"}
+
+    front = FrontClient("key", None, ASKS, "ann", True)
+    channel = BackendChannel(cast(Any, None), front)
+    answering = asyncio.create_task(channel.answer_request(Request(1, "elicitation/create", {}, {})))
+    await asyncio.sleep(0)
+    failed, asked = (cast(Any, Exchange()) for _ in range(2))
+    # It could not be sent, so it is over before anybody has looked.
+    channel.begin_exchange(failed)
+    channel.end_exchange(failed)
+    await asyncio.sleep(0.01)
+    channel.begin_exchange(asked)
+    assert await answering == {"action": "accept"}

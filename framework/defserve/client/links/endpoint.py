@@ -87,7 +87,7 @@ class HttpEndpoint:
         """Send a request. The response has its head; the caller reads the body and closes the response.
 
         A `repeatable` request may be sent again if a kept connection ends before the server answers.
-        Raises Broken if the connection fails, PeerError for a redirect that is not followed.
+        Raises BrokenHttpConnection if the connection fails, PeerError for a redirect that is not followed.
         """
         whole = {**(ACCEPT_AND_SEND if content else ACCEPT), **headers}
         for _ in range(MAX_REDIRECTS + 1):

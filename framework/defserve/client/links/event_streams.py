@@ -404,8 +404,12 @@ class LegacySseLink:
         if kind == "message":
             await self._inbox.put(data)
         elif kind == "endpoint" and not self._posts.done():
-            there = urljoin(self._url, data.decode(errors="replace").strip())
+            try:
+                there = urljoin(self._url, data.decode(errors="replace").strip())
+                scheme_and_host = urlsplit(there)[:2]
+            except ValueError:
+                raise PeerError(f"{self._stream} sent what is not an address as its `endpoint` event") from None
             # Our credentials go there, so it must be the same server.
-            if urlsplit(there)[:2] != urlsplit(self._url)[:2]:
+            if scheme_and_host != urlsplit(self._url)[:2]:
                 raise PeerError(f"{self._stream} wants messages sent to another server")
             self._posts.set_result(self._at(there))

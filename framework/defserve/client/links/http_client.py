@@ -85,7 +85,7 @@ class OriginHttpClient:
 
         A kept connection may end just as it is used. A request that is `repeatable` is then sent once more, on a new
         connection. Any other is not: TCP does not tell whether the server has read it, and what it asks for must not
-        happen twice. Raises Broken.
+        happen twice. Raises BrokenHttpConnection.
         """
         head = self._head(method, target, headers, content)
         try:

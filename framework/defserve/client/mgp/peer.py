@@ -49,7 +49,7 @@ from defserve.client.mgp.server_claims import (
     parse_mgp_failure,
     parse_tool_security,
 )
-from defserve.client.replies import Json, filter_strings, object_or_empty, string_or_none
+from defserve.client.replies import Json, filter_strings, number_or_none, object_or_empty, string_or_none
 from defserve.core.extension import ALL_METHODS
 from defserve.core.json_values import as_list
 from defserve.core.messages import RequestId, encode
@@ -558,8 +558,8 @@ CALLBACK_FIELDS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = {
 
 async def respond_to_callback(params: Mapping[str, Any], answers: Answers, send: Callable[..., Awaitable[Any]]) -> None:
     """Ask the question and send the answer. Never raises: nobody waits for this."""
-    patience = params.get("timeout_ms")
-    seconds = patience / 1000 if isinstance(patience, int | float) else None
+    patience = number_or_none(params.get("timeout_ms"))
+    seconds = None if patience is None else patience / 1000
     if seconds is not None:
         ANSWER_DEADLINE.set(time.time() + seconds)  # this task is of this one answer
     try:

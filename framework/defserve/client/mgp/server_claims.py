@@ -18,7 +18,14 @@ from uuid import uuid4
 from defserve.base.redaction import escape_unprintable
 from defserve.client.answers import Answers, ask_yes_or_no, maybe_await
 from defserve.client.audit import MgpAuditTrail
-from defserve.client.replies import Json, filter_strings, make_tool_error, object_or_empty, string_or_none
+from defserve.client.replies import (
+    Json,
+    filter_strings,
+    make_tool_error,
+    number_or_none,
+    object_or_empty,
+    string_or_none,
+)
 from defserve.core.json_values import is_array
 from defserve.errors import (
     BadArguments,
@@ -217,8 +224,8 @@ class MgpFailure(NamedTuple):
         return string_or_none(self.block.get("fallback_tool")) if self.block.get("retryable") is True else None
 
     def _number(self, name: str, usual: float) -> float:
-        found = self.block.get(name)
-        return max(float(found), 0.0) if isinstance(found, int | float) and not isinstance(found, bool) else usual
+        found = number_or_none(self.block.get(name))
+        return usual if found is None else max(float(found), 0.0)
 
 
 def parse_mgp_failure(outcome: PeerError | Mapping[str, Any]) -> MgpFailure | None:

@@ -201,7 +201,7 @@ class TokenEndpoint:
         return read_tokens((await self.post_form(form)).document, asked, is_bound=self._proof_key is not None)
 
     async def post_form(self, form: Mapping[str, str]) -> FetchedDocument:
-        """Send a form with the client's proof of who it is, and give the answer. Raises like `tokens`."""
+        """Send a form with the client's proof of who it is, and give the answer. Raises like `request_tokens`."""
         answer = await self._post(self._issuer.token_endpoint, "the token endpoint", form)
         if self._proof_key is not None and self._nonce and answer.document.get("error") == USE_DPOP_NONCE_ERROR:
             answer = await self._post(self._issuer.token_endpoint, "the token endpoint", form)

@@ -148,7 +148,9 @@ def _is_risky(permissions: tuple[str, ...]) -> bool:
     return any(PERMISSION_RISKS.get(name, "moderate") != "safe" for name in permissions)
 
 
-# -- validators ----------------------------------------------------------------------------------------------
+# -- Validators of arguments.
+
+
 def _validation(
     listed: ListedToolClaims, marks: OperatorToolMarks, *, believed: bool, is_open: bool
 ) -> ArgumentCheck | None:
@@ -298,12 +300,8 @@ OUTDATED: Final = "(pinned by version 0.1.0, which did not look at `_meta`: read
 NO_TEXT: Final = "(only the digest of the earlier definition is known)"
 
 
-def digest_of(raw: Json, claims: Json | None = None) -> str:
-    """The same for equal definitions, in whatever order their members come."""
-    return sha256(_encode_definition(raw, claims or {})).hexdigest()
-
-
 def _encode_definition(raw: Json, claims: Json) -> bytes:
+    """The same for equal definitions, in whatever order their members come."""
     return json.dumps({TOOL: raw, SERVER: claims}, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -376,6 +376,7 @@ async def test_a_plain_servers_words_are_not_taken_for_mgp():
         ({"retryable": True, "retry_strategy": "immediate", "max_retries": 2}, [0, 0, None]),
         ({"retryable": True, "retry_strategy": "immediate", "retry_after_ms": 50, "max_retries": 1}, [0.05, None]),
         ({"retryable": True, "retry_strategy": "fixed_delay", "retry_after_ms": 500}, [0.5, 0.5, 0.5, None]),
+        ({"retryable": True, "retry_strategy": "immediate", "retry_after_ms": 10**400, "max_retries": 1}, [0, None]),
         ({"retryable": True, "retry_strategy": "exponential_backoff", "retry_after_ms": 500}, [0.5, 1, 2, None]),
         ({"retryable": True}, [1, 2, 4, None]),
         ({"retryable": True, "retry_after_ms": 86_400_000}, [None]),

@@ -78,6 +78,8 @@ class EventHub:
         follower = self._followers.get(name)
         if follower is None:
             follower = self._followers[name] = LogFollower(self, name)
+            # Pages that were read before may lack what was added while nobody listened.
+            self._marks[name] = self._marks.get(name, 0) + 1
         follower.users += 1
         if self._following is None and not is_in_memory(self._store):
             self._following = asyncio.create_task(self._follow())
