@@ -19,6 +19,7 @@ from defserve.serve.sockets import Scope
 
 BLANKS = b" \t"
 
+SESSION_HEADER = "mcp-session-id"
 PROTOCOL_VERSION_HEADER = "MCP-Protocol-Version"
 METHOD_HEADER = "Mcp-Method"
 NAME_HEADER = "Mcp-Name"

@@ -41,6 +41,7 @@ from defserve.serve.http.exchange import (
 )
 from defserve.serve.http.request_heads import (
     NAME_PARAMETERS,
+    SESSION_HEADER,
     accepts_media_type,
     find_param_mismatch,
     find_routing_mismatch,
@@ -319,7 +320,7 @@ class StreamableEndpoint:
 
     def _fail_question(self, exchange: Exchange, malformed: MalformedMessage) -> None:
         """Let a broken answer fail the question it was meant for. Otherwise the question would wait for ever."""
-        id = exchange.headers.get("mcp-session-id") if malformed.is_reply else None
+        id = exchange.headers.get(SESSION_HEADER) if malformed.is_reply else None
         if id is not None and (session := self.sessions.find(id, exchange.principal.id)) is not None:
             session.conversation.feed_message(malformed, None, exchange.principal)
 
@@ -467,13 +468,13 @@ class StreamableEndpoint:
             await _send_unavailable(exchange, error, request.id)
             return
         session.add_credential(exchange)
-        await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])
+        await exchange.respond(200, reply.data, [(SESSION_HEADER.encode(), session.id.encode())])
 
     # -- the session of a request ------------------------------------------------------------------------
 
     def _find_session(self, exchange: Exchange) -> HttpSession | None:
         """The session that a request belongs to, if it is known here. Otherwise `_load_session` knows more."""
-        id, version = exchange.headers.get("mcp-session-id"), exchange.version
+        id, version = exchange.headers.get(SESSION_HEADER), exchange.version
         if id is None or (version is not None and version not in self.rules.handshake_versions):
             return None
         session = self.sessions.find(id, exchange.principal.id)
@@ -485,7 +486,7 @@ class StreamableEndpoint:
         """The session that a request belongs to. None: there is none, and the client was told."""
         if (session := self._find_session(exchange)) is not None:
             return session
-        id, version = exchange.headers.get("mcp-session-id"), exchange.version
+        id, version = exchange.headers.get(SESSION_HEADER), exchange.version
         if id is None:
             missing = "the Mcp-Session-Id header is missing: send initialize first. For curl, serve with --rest"
             await send_jsonrpc_error(exchange, 400, INVALID_REQUEST, f"Invalid request: {missing}")
