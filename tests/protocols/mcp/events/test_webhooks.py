@@ -418,6 +418,23 @@ async def test_a_revoked_key_ends_its_webhooks(receiver: WebhookReceiver):
         assert [event.subscription for event in receiver.events] == [still["id"]]
 
 
+async def test_refreshes_leave_one_watch_over_their_key_which_ends_all_that_was_subscribed_to_with_it(
+    receiver: WebhookReceiver,
+):
+    async with keyed() as (_, where, keys):
+        alice = await keys.create("alice", permissions=["ToolsListAll"])
+        for _ in range(4):
+            for repository in ("x", "y"):
+                asked = about(receiver, arguments={"repository": repository})
+                assert "result" in await ask_http(where, "events/subscribe", asked, alice.token)
+        holders: set[Any] = where.app.live._holders  # pyright: ignore
+        await until(lambda: len(holders) == 1)
+        await keys.revoke(alice.key.id)
+        await asyncio.to_thread(receiver.wait_until, lambda: len(receiver.control) == 2)
+        assert {each["type"] for each in receiver.control} == {"terminated"}
+        await until(lambda: not holders)
+
+
 async def test_a_server_that_others_reach_sends_nothing_to_its_own_machine(caplog: pytest.LogCaptureFixture):
     from defserve.serve.address import Address
     from defserve.serve.session_opener import SessionOpener

@@ -79,6 +79,8 @@ class Webhooks:
         self.records = WebhookRecords(events.store, events.get_lasting_secret(), clock)
         self._challenges = TokenBuckets(CHALLENGE_RATE)
         self._deliveries: dict[EventHub, Deliveries] = {}
+        self._watches: dict[tuple[EventHub, Space, str], object] = {}
+        """The watch over each credential that somebody has subscribed with."""
 
     # -- what clients ask for ----------------------------------------------------------------------------
 
@@ -103,7 +105,7 @@ class Webhooks:
             progress = await self.records.store_subscription(space, wanted, secret, start, most=most)
         except LimitExceeded as error:
             raise make_event_error(call, "resource_exhausted", error.message, **error.data) from None
-        self._watch_credential(call, caller, space, wanted, hub)
+        self._watch_credential(call, caller, space, hub)
         deliveries.reload_soon(id)
         return {
             "id": id,
@@ -209,30 +211,33 @@ class Webhooks:
 
     async def stop_deliveries(self, hub: EventHub) -> None:
         """The loop ends."""
+        self._watches = {key: watch for key, watch in self._watches.items() if key[0] is not hub}
         if (deliveries := self._deliveries.pop(hub, None)) is not None:
             await deliveries.sender.aclose()
 
-    def _watch_credential(
-        self, call: Call, caller: Principal, space: Space, subscription: Subscription, hub: EventHub
-    ) -> None:
-        """End the subscription if the key or token that it was made with is revoked. If it only expires, it goes on."""
-        is_ended = False
+    def _watch_credential(self, call: Call, caller: Principal, space: Space, hub: EventHub) -> None:
+        """End what was subscribed to with a key or token if that is revoked. If it only expires, it goes on."""
+        key, watch = (hub, space, caller.credential), object()
+
+        def is_kept() -> bool:
+            # Subscriptions are refreshed again and again. One watch is enough: the first that is asked.
+            return hub in self._deliveries and self._watches.setdefault(key, watch) is watch
 
         def on_ended() -> None:
-            nonlocal is_ended
-            is_ended = True
+            self._watches.pop(key, None)
             expires = caller.claims.get("exp")
             if not (isinstance(expires, int | float) and self._clock() >= expires - 1):
-                hub.tasks.start(self._end_revoked(space, subscription, hub))
+                hub.tasks.start(self._end_revoked(space, caller.credential, hub))
 
-        call.keep_credential(lambda: not is_ended and hub in self._deliveries, on_ended)
+        call.keep_credential(is_kept, on_ended)
 
-    async def _end_revoked(self, space: Space, subscription: Subscription, hub: EventHub) -> None:
-        loaded = await self.records.load_subscription(space, subscription.id)
-        # Somebody may have refreshed it with another key since.
-        if loaded is not None and loaded[0].principal.credential == subscription.principal.credential:
-            error = EventError("forbidden", subscription.dialect, "the credential of this subscription was revoked")
-            await self.start_deliveries(hub).terminate(space, loaded[0], error)
+    async def _end_revoked(self, space: Space, credential: str, hub: EventHub) -> None:
+        for id in (await self.records.read_caller_subscriptions(space)).ids:
+            loaded = await self.records.load_subscription(space, id)
+            # Somebody may have refreshed it with another key since.
+            if loaded is not None and loaded[0].principal.credential == credential:
+                error = EventError("forbidden", loaded[0].dialect, "the credential of this subscription was revoked")
+                await self.start_deliveries(hub).terminate(space, loaded[0], error)
 
 
 def _require_caller(call: Call) -> Principal:
