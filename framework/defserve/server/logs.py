@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import select
@@ -11,7 +12,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from defserve.core.call import Call
 from defserve.protocols.mcp.errors import get_trace_id
@@ -34,7 +35,10 @@ class JsonLogFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return to_json(line, fallback=str, inf_nan_mode="strings").decode()
+        try:
+            return to_json(line, fallback=str, inf_nan_mode="strings").decode()
+        except PydanticSerializationError:  # a peer's text with a lone surrogate
+            return json.dumps(line, default=str)
 
 
 class NonBlockingLogHandler(logging.StreamHandler[Any]):
