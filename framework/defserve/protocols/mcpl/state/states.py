@@ -8,9 +8,10 @@ for checkpoint in await notebooks.checkpoints():        # inside a call: the cal
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from pydantic_core import from_json, to_json
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.core.session import Session
-from defserve.errors import NoBackChannel, PeerError, UsageError, make_attribute_error
+from defserve.errors import NoBackChannel, PeerError, PeerGone, UsageError, make_attribute_error
 from defserve.protocols.mcpl.peers import CURRENT_CALL, Peer, run_on_session_loop
 from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
 from defserve.protocols.mcpl.state.ownership import (
@@ -218,10 +219,9 @@ class States(Generic[M]):
         return made.checkpoint
 
     async def _tell_hosts(self, made: CheckpointCommit, owner: str | Session | None) -> None:
-        for session in self._sessions(owner):
-            if can_tell(self, session):
-                # A host that refuses it stays where it was, and branches off.
-                await run_on_session_loop(session, _send_update(self, made, session))
+        # A host that refuses it stays where it was, and branches off.
+        told = [each for each in self._sessions(owner) if can_tell(self, each)]
+        await asyncio.gather(*(_tell_host(self, made, session) for session in told))
 
     async def undo(self, *, owner: str | Session | None = None) -> bool:
         """Take the last change back; the next `undo` goes one further back. Returns whether there was a change.
@@ -490,6 +490,11 @@ def can_tell(states: States[Any], session: Session) -> bool:
     peer = Peer(session)
     offers = peer.live is not None and peer.live.offered.get(STATE_UPDATE_CAPABILITY) is True
     return offers and peer.calls_back and session.ready and peer.policy.allows(states.feature_set)
+
+
+async def _tell_host(states: States[Any], made: CheckpointCommit, session: Session) -> None:
+    with suppress(PeerGone):  # its loop has ended
+        await run_on_session_loop(session, _send_update(states, made, session))
 
 
 async def _send_update(states: States[Any], made: CheckpointCommit, session: Session) -> None:
