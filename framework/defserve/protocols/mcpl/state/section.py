@@ -207,11 +207,12 @@ class StateSection(McplSection):
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
         """Open the stores before the first call, so that problems show early. The last server to stop closes them."""
-        stores = list(dict.fromkeys(states.store for states in self))
-        for store in stores:
-            await store.open()
-            self._opened[store] = self._opened.get(store, 0) + 1
+        stores = list[Store]()
         try:
+            for store in dict.fromkeys(states.store for states in self):
+                await store.open()
+                self._opened[store] = self._opened.get(store, 0) + 1
+                stores.append(store)
             yield
         finally:
             for store in stores:
