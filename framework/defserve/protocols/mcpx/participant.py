@@ -49,8 +49,8 @@ ABSENT: Final = "not_present"
 class Participant:
     """Speaks in a topic: chat, requests, proposals and their fulfilment.
 
-    `hear` takes frames of the gateway; `attach` sets how ours are sent. Every message is first checked against the
-    capabilities of the welcome. If they do not allow it, NotCapable is raised.
+    `receive_frame` takes frames of the gateway; `attach_gateway` sets how ours are sent. Every message is first checked
+    against the capabilities of the welcome. If they do not allow it, NotCapable is raised.
     """
 
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
@@ -322,7 +322,7 @@ class Participant:
     # -- hearing -----------------------------------------------------------------------------------------
 
     def attach_gateway(self, send: Callable[[bytes], None]) -> None:
-        """There is a gateway now; what it sends comes to `hear`. On the loop that serves it."""
+        """There is a gateway now; what it sends comes to `receive_frame`. On the loop that serves it."""
         self._send, self._loop = send, asyncio.get_running_loop()
 
     def detach_gateway(self) -> None:

@@ -263,7 +263,7 @@ class MGP(SectionedExtension):
         return self.streaming.around_call(call, params, following)
 
     def find_asker(self, call: Call) -> CallbackSection | None:
-        """How to ask a person by callbacks (§13.4); see `mcp.asking.client_requests.BringsAsker`."""
+        """How to ask a person by callbacks (§13.4); see `mcp.asking.client_requests.AskerProvider`."""
         # Without a session there is no channel for the answer.
         return self.callbacks if "callbacks" in get_call_sections(call) and not get_dialect(call).stateless else None
 

@@ -42,8 +42,8 @@ class RoundTrips:
 
     `answers` holds the digest of the question with each answer. `unproven` ones came without the state that shows
     they were asked for. `relayed` is what another server that asks through us wants back with the answers. `parked` is
-    the handle of work that waits for the answers; see `parking`. `wait_for_answer` is set if the call can wait for an
-    answer after all, because it is a task. `keep_effect` is set if effects are kept elsewhere, too.
+    the handle of work that waits for the answers; see `ParkedWorkRegistry`. `wait_for_answer` is set if the call can
+    wait for an answer after all, because it is a task. `keep_effect` is set if effects are kept elsewhere, too.
     """
 
     __slots__ = (
@@ -273,7 +273,7 @@ class _Marks:
 
 
 def mark_call(call: Call, name: str, value: str = CONFLICTING_MARK) -> None:
-    """Mark a call, and the calls that make it. A second value of the same mark makes it SEVERAL."""
+    """Mark a call, and the calls that make it. A second value of the same mark makes it CONFLICTING_MARK."""
     for one in _line(call):
         values = one.local(_Marks).values
         values[name] = value if values.get(name, value) == value else CONFLICTING_MARK

@@ -61,7 +61,7 @@ log = logging.getLogger("defserve")
 
 
 class EventHub:
-    """The listeners of one loop. `emit` adds what a source yields to the log."""
+    """The listeners of one loop. `run_source` adds what a source yields to the log."""
 
     def __init__(self, events: EventLog, store: ServerStore, run_source: Callable[[EventType, Params], Any]) -> None:
         self.log, self._store, self._run_source = events, store, run_source

@@ -522,7 +522,7 @@ MIN_POLL_SECONDS: Final = 0.5
 
 
 class TaskFollower:
-    """Tells one listener of its tasks, from `begin` to `end`. `latest` is the newest that is known of each.
+    """Tells one listener of its tasks, from `start` to `stop`. `latest` is the newest that is known of each.
 
     Those in `polled` run elsewhere; each is what gives the task as it is.
     """

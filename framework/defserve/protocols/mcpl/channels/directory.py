@@ -358,7 +358,7 @@ class ChannelDirectory:
     # -- telling -----------------------------------------------------------------------------------------
 
     def notify_all_hosts(self) -> None:
-        """`follow` for every host. From any thread."""
+        """`notify_host` for every host. From any thread."""
         self.server.for_each_session(self.notify_host)
 
     def notify_host(self, session: Session) -> None:

@@ -545,7 +545,7 @@ class StateValues(Generic[M]):
         self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
 
     def take_unshared_value(self, content: CheckpointContent | None) -> tuple[M, bytes]:
-        """A value for one caller alone, and its text. Without content, the initial value. Raises what `read` raises."""
+        """A value for one caller alone, and its text. Without content, the initial value. Raises ValueError."""
         known = self._known.get(content) if content is not None else None
         if known is not None:
             return known.unseen.pop() if known.unseen else self.parse_value(content), known.text
