@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
@@ -15,6 +14,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json
 
 from defserve.core.call import Call
+from defserve.core.json_values import replace_surrogates
 from defserve.protocols.mcp.errors import get_trace_id
 from defserve.server.metrics import RequestOutcome, RequestWatcher
 
@@ -38,7 +38,7 @@ class JsonLogFormatter(logging.Formatter):
         try:
             return to_json(line, fallback=str, inf_nan_mode="strings").decode()
         except PydanticSerializationError:  # a peer's text with a lone surrogate
-            return json.dumps(line, default=str)
+            return to_json(replace_surrogates(line), fallback=str, inf_nan_mode="strings").decode()
 
 
 class NonBlockingLogHandler(logging.StreamHandler[Any]):
