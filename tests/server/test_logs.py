@@ -113,6 +113,6 @@ def test_a_socket_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch
         handler.close()
 
 
-def test_a_peers_text_with_a_lone_surrogate_is_a_line_of_json_too():
+def test_a_text_with_a_lone_surrogate_is_a_line_of_json_too():
     record = logging.LogRecord("test", logging.INFO, "", 0, "a\ud800b", None, None)
     assert json.loads(JsonLogFormatter().format(record))["message"] == "a\ufffdb"

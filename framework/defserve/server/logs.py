@@ -37,7 +37,7 @@ class JsonLogFormatter(logging.Formatter):
             line["traceback"] = self.formatException(record.exc_info)
         try:
             return to_json(line, fallback=str, inf_nan_mode="strings").decode()
-        except PydanticSerializationError:  # a peer's text with a lone surrogate
+        except PydanticSerializationError:  # a lone surrogate: a file's name may have one
             return to_json(replace_surrogates(line), fallback=str, inf_nan_mode="strings").decode()
 
 
