@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -430,6 +430,11 @@ class HostCheckpoint(NamedTuple, Generic[M]):
     value: M | None
 
 
+async def lock_tree(states: States[Any], key: TreeKey, seconds: float) -> AsyncExitStack:
+    """Let one after another work on a tree, unless each gets a branch. To be closed. Raises as `TreeLocks` does."""
+    return await states.locks.acquire(key, seconds) if states.concurrency == "serial" else AsyncExitStack()
+
+
 async def change_state(
     states: States[M], key: TreeKey, change: Callable[[M], Any], call: Call | None
 ) -> CheckpointCommit | None:
@@ -439,8 +444,7 @@ async def change_state(
     unproved state does not change what all callers share.
     """
     trees = await states.trees()
-    lock = await states.locks.acquire(key, LOCK_SECONDS) if states.concurrency == "serial" else None
-    try:
+    async with await lock_tree(states, key, LOCK_SECONDS):
         held = await trees.load_checkpoint(key)
         states.require_proof(call, held)
         with states.fitting():
@@ -458,9 +462,6 @@ async def change_state(
         if key.owner == SHARED_OWNER_ID and not can_move_shared_head(call, held):
             raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
         return await trees.commit(drop_proof_after_unproved_read(call, held), draft)
-    finally:
-        if lock is not None:
-            await lock.aclose()
 
 
 async def step_state(
@@ -468,8 +469,7 @@ async def step_state(
 ) -> CheckpointCommit | None:
     """Undo or redo a change of a state that no call holds. None if there is none."""
     trees = await states.trees()
-    lock = await states.locks.acquire(key, LOCK_SECONDS) if states.concurrency == "serial" else None
-    try:
+    async with await lock_tree(states, key, LOCK_SECONDS):
         held, line = await trees.load_checkpoint(key), ChangeLine(trees, [key])
         position = get_line_position(held.record) if held.record is not None else None
         found = await line.find_step(position, direction) if position is not None else None
@@ -480,9 +480,6 @@ async def step_state(
         if key.owner == SHARED_OWNER_ID and not can_move_shared_head(call, held):
             raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
         return await trees.commit(drop_proof_after_unproved_read(call, held), draft, position=found)
-    finally:
-        if lock is not None:
-            await lock.aclose()
 
 
 def can_tell(states: States[Any], session: Session) -> bool:
