@@ -12,8 +12,6 @@ import hmac
 import json
 import logging
 import secrets
-import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -72,11 +70,11 @@ CHALLENGE_RATE: Final = Rate(per_second=0.5, burst=20)
 
 
 class Webhooks:
-    """The webhooks of a server. `clock` gives seconds since the epoch."""
+    """The webhooks of a server."""
 
-    def __init__(self, events: Events, codec: CursorCodec, clock: Callable[[], float] = time.time) -> None:
-        self._events, self._codec, self._clock = events, codec, clock
-        self.records = WebhookRecords(events.store, events.get_lasting_secret(), clock)
+    def __init__(self, events: Events, codec: CursorCodec) -> None:
+        self._events, self._codec = events, codec
+        self.records = WebhookRecords(events.store, events.get_lasting_secret())
         self._challenges = TokenBuckets(CHALLENGE_RATE)
         self._deliveries: dict[EventHub, Deliveries] = {}
         self._watches: dict[tuple[EventHub, Space, str], object] = {}
@@ -187,7 +185,7 @@ class Webhooks:
         nonce = secrets.token_urlsafe(32)
         body = to_json({"type": VERIFICATION_TYPE, "challenge": nonce})
         message_id = f"msg_{VERIFICATION_TYPE}_{secrets.token_hex(12)}"
-        signed = sign_webhook([parse_webhook_secret(secret)], message_id, int(self._clock()), body)
+        signed = sign_webhook([parse_webhook_secret(secret)], message_id, int(self.records.clock()), body)
         try:
             headers = {**signed, SUBSCRIPTION_ID_HEADER: id}
             answer = await sender.post(url, headers, body, caller=call.principal, reads_answer=True)
@@ -226,7 +224,7 @@ class Webhooks:
         def on_ended() -> None:
             self._watches.pop(key, None)
             expires = caller.claims.get("exp")
-            if not (isinstance(expires, int | float) and self._clock() >= expires - 1):
+            if not (isinstance(expires, int | float) and self.records.clock() >= expires - 1):
                 hub.tasks.start(self._end_revoked(space, caller.credential, hub))
 
         call.keep_credential(is_kept, on_ended)
