@@ -23,7 +23,7 @@ from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.sending import make_webhook_secret
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
 from defserve.server import EventSettings
-from defserve.stores.store import StoreChange
+from defserve.stores.store import StoreChange, StoreUnavailable
 from defserve.testing import WebhookReceiver
 from tests.forking.spawning import quick_arguments
 from tests.listening import Listening, listening
@@ -416,6 +416,28 @@ async def test_a_revoked_key_ends_its_webhooks(receiver: WebhookReceiver):
         await server.emit_event("pushed", Push(commits=1), repository="x")
         await received(receiver, 1)
         assert [event.subscription for event in receiver.events] == [still["id"]]
+
+
+async def test_a_key_that_is_revoked_while_the_store_is_away_ends_its_webhooks_when_it_is_back(
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+):
+    load, tries = WebhookRecords.load_subscription, list[str]()
+
+    async def fail_first(records: WebhookRecords, space: Any, id: str) -> Any:
+        tries.append(id)
+        if len(tries) == 1:
+            raise StoreUnavailable("The store is away")
+        return await load(records, space, id)
+
+    async with keyed() as (server, where, keys):
+        alice = await keys.create("alice", permissions=["ToolsListAll"])
+        await ask_http(where, "events/subscribe", about(receiver), alice.token)
+        await server.emit_event("pushed", Push(commits=1), repository="x")
+        assert await received(receiver, 1) == [1]
+        monkeypatch.setattr(WebhookRecords, "load_subscription", fail_first)
+        await keys.revoke(alice.key.id)
+        await asyncio.to_thread(receiver.wait_until, lambda: bool(receiver.control))
+        assert receiver.control[0]["type"] == "terminated"
 
 
 async def test_refreshes_leave_one_watch_over_their_key_which_ends_all_that_was_subscribed_to_with_it(

@@ -230,12 +230,22 @@ class Webhooks:
         call.keep_credential(is_kept, on_ended)
 
     async def _end_revoked(self, space: Space, credential: str, hub: EventHub) -> None:
-        for id in (await self.records.read_caller_subscriptions(space)).ids:
-            loaded = await self.records.load_subscription(space, id)
-            # Somebody may have refreshed it with another key since.
-            if loaded is not None and loaded[0].principal.credential == credential:
-                error = EventError("forbidden", loaded[0].dialect, "the credential of this subscription was revoked")
-                await self.start_deliveries(hub).terminate(space, loaded[0], error)
+        text = "the credential of this subscription was revoked"
+        while True:
+            try:
+                for id in (await self.records.read_caller_subscriptions(space)).ids:
+                    with suppress(UnreadableWebhook):  # it gets no events
+                        loaded = await self.records.load_subscription(space, id)
+                        # Somebody may have refreshed it with another key since.
+                        if loaded is not None and loaded[0].principal.credential == credential:
+                            error = EventError("forbidden", loaded[0].dialect, text)
+                            await self.start_deliveries(hub).terminate(space, loaded[0], error)
+                return
+            except UnreadableWebhook:
+                return  # none of this caller gets events
+            except Refused as error:
+                log.warning("webhooks of a credential that was revoked wait for the store: %s", error)
+                await asyncio.sleep(LOOK_SECONDS)
 
 
 def _require_caller(call: Call) -> Principal:
