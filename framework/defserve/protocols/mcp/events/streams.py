@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
+from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -174,7 +175,7 @@ class EventHub:
         return source
 
     async def _run_while_leased(self, event: EventType, wanted: Params, key: tuple[str, bytes]) -> None:
-        """Run a source in one process of the server. If that one ends, another takes over."""
+        """Run a source in one process of the server. If that one ends, or loses its lease, another takes over."""
         from hashlib import sha256
 
         token, backoff = make_lease_token(), Backoff(FIRST_PAUSE, MAX_PAUSE, jitter=(0.8, 1.2))
@@ -189,10 +190,16 @@ class EventHub:
             except Refused:
                 await asyncio.sleep(backoff.next_wait())
                 continue
+            until_lost = asyncio.timeout(None)
+            lease.on_lost = partial(until_lost.reschedule, 0)
             try:
-                await self._run_source(event, wanted)
+                async with until_lost:
+                    await self._run_source(event, wanted)
                 backoff.reset()
             except Exception as error:
+                if isinstance(error, TimeoutError) and until_lost.expired():
+                    log.warning("the source of event %s stops: another process may run it by now", event.name)
+                    continue
                 log.error("the source of event %s failed, and is started again", event.name, exc_info=error)
             finally:
                 await lease.release()
