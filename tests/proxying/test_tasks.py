@@ -15,6 +15,7 @@ from defserve import Command, Context, Link, Remote, Server
 from defserve.auth import Auth, StaticTokens
 from defserve.client import Answers, Client
 from defserve.errors import PeerError
+from defserve.protocols.mcp.tasks.run import TaskRunner, fail_task
 from tests.at_address import at_address, fresh
 from tests.protocols.mcp.tasks.peers import OVER, TAKES, YES, callers, shop
 from tests.proxying.backends import ERAS, child
@@ -214,6 +215,25 @@ async def test_a_listener_hears_of_a_task_elsewhere_until_it_is_over():
         await until(lambda: heard[-1][1].get("status") == "completed")
         assert heard[-1][1]["result"]["content"][0]["text"] == "x done"
         listening.cancel()
+
+
+async def test_a_listener_hears_that_another_process_has_ended_a_task_elsewhere():
+    back, _ = shop()
+    heard: list[Any] = []
+    async with at_address(back) as url:
+        front = proxy(Remote(url))
+        async with callers(front, None) as (client,):
+            client._on_notification = lambda method, params: heard.append(params)  # pyright: ignore
+            id = (await client.call_raw("b_wait"))["taskId"]
+            listening = asyncio.create_task(
+                client.request("subscriptions/listen", {"notifications": {"taskIds": [id]}})
+            )
+            await until(lambda: len(heard) >= 2)
+            tasks: Any = front.mounts.tasks
+            runner: TaskRunner = tasks._runner()
+            await runner.storage.change(id, lambda record: fail_task(record, "it is gone"))
+            await until(lambda: heard[-1].get("status") == "failed")
+            listening.cancel()
 
 
 async def test_links_in_the_result_of_a_task_have_the_prefix():

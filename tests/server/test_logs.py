@@ -111,3 +111,8 @@ def test_a_socket_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch
             handler.emit(logging.LogRecord("test", logging.INFO, "", 0, "x" * 1000, None, None))
         assert ours.recv(1000) == b"x" * 1000
         handler.close()
+
+
+def test_a_text_with_a_lone_surrogate_is_a_line_of_json_too():
+    record = logging.LogRecord("test", logging.INFO, "", 0, "a\ud800b", None, None)
+    assert json.loads(JsonLogFormatter().format(record))["message"] == "a\ufffdb"

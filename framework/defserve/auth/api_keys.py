@@ -278,6 +278,19 @@ async def describe_missing_keys(keys: ApiKeys, *, opens_store: bool = True) -> t
     return f"there are no API keys yet{f' in {place}' if place else ''}, so no caller has one", fix
 
 
+async def find_ended_credentials(keys: ApiKeys, credentials: Iterable[str]) -> set[str]:
+    """Those of the credentials that name a key which was revoked or has expired. Raises what the store raises."""
+    store, clock = keys._store, keys._clock  # pyright: ignore[reportPrivateUsage] - of this module
+    prefix, ended = _credential(""), set[str]()
+    ids = [each.removeprefix(prefix) for each in credentials if each.startswith(prefix)]
+    found = await store.get(API_KEYS_SPACE, ids) if ids else {}
+    for id in ids:
+        with suppress(StoreCorrupt):
+            if id not in found or _decode_key(found[id]).is_expired(clock()):
+                ended.add(_credential(id))
+    return ended
+
+
 def is_store_address(store: str) -> bool:
     """Whether this is the address of a store rather than the path of a file."""
     return store.startswith(("memory:", *SHARED_STORE_SCHEMES))

@@ -32,7 +32,6 @@ class BackgroundTasks(set["asyncio.Task[Any]"]):
 
 LOCK_TIMEOUT_SECONDS: Final = 1.0
 LOCK_RETRY_SECONDS: Final = 0.01
-"""Both in seconds."""
 
 
 @contextmanager

@@ -50,7 +50,8 @@ class HttpConnection(asyncio.Protocol):
     async def send(self, head: bytes, content: bytes | None) -> DirectResponse:
         """Send a request and wait for the head of its response.
 
-        Raises Unanswered if this connection carried requests before and ends without a byte, else Broken.
+        Raises ClosedWithoutResponse if this connection carried requests before and ends without a byte, and else
+        BrokenHttpConnection.
         """
         response = self._response = DirectResponse(self)
         transport = cast("asyncio.Transport", self._transport)
@@ -192,13 +193,16 @@ class DirectResponse:
         return self._ended and not self._parts
 
     async def read_body_start(self, enough: int) -> bytes:
-        """The body, or its start: reading stops once there are more than `enough` bytes. Raises Broken."""
+        """The body, or its start: reading stops once there are more than `enough` bytes.
+
+        Raises BrokenHttpConnection.
+        """
         if self._ended and self._error is None and len(self._parts) <= 1 and "content-encoding" not in self.headers:
             return self._parts.popleft() if self._parts else b""
         return await join_parts_until_enough(self.iter_parts(), enough)
 
     async def iter_parts(self) -> AsyncGenerator[bytes]:
-        """The body, part by part. Raises Broken if it ends early."""
+        """The body, part by part. Raises BrokenHttpConnection if it ends early."""
         coding = self.headers.get("content-encoding", "identity")
         decompressor = None if coding == "identity" else _make_decompressor(coding.strip().lower())
         while True:
@@ -315,7 +319,7 @@ class ResponseHead:
 
 
 def parse_head(data: bytes) -> ResponseHead:
-    """The head whose lines these are, without the empty line that ends it. Raises Broken."""
+    """The head whose lines these are, without the empty line that ends it. Raises BrokenHttpConnection."""
     text = data.decode("latin-1")
     if FORBIDDEN_HEADER_VALUE_PATTERN.search(text):
         raise BrokenHttpConnection("the head of the response has control characters")
@@ -394,7 +398,7 @@ class ResponseFraming:
         return bool(self.head or self._rest or self._heads)
 
     def feed(self, data: bytes) -> bytes:
-        """The part of the body that is in `data`. Raises Broken if it is not HTTP."""
+        """The part of the body that is in `data`. Raises BrokenHttpConnection if it is not HTTP."""
         if self.head is None:
             data = self._take_head(data)
             if self.head is None:
@@ -404,7 +408,7 @@ class ResponseFraming:
         return data if self._next is Part.UNTIL_END else self._take_chunks(data)
 
     def end(self) -> None:
-        """The server closed its side. Raises Broken if the response is not whole."""
+        """The server closed its side. Raises BrokenHttpConnection if the response is not whole."""
         if self._next is Part.UNTIL_END:
             self.over = True
         elif not self.over:

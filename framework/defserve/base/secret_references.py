@@ -147,11 +147,11 @@ class SecretSetting:
 
     __slots__ = ("_text", "_what", "_reader")
 
-    def __init__(self, text: str, what: str, reader: SecretReader | None = None) -> None:
+    def __init__(self, text: str, what: str) -> None:
         self._text, self._what, self._reader = text, what, None
         if is_secret_reference(text):
             check_secret_reference(text, what)
-            self._reader = reader or SecretReader()
+            self._reader = SecretReader()
 
     def __repr__(self) -> str:
         return "SecretSetting(…)"

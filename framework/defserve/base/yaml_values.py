@@ -52,7 +52,7 @@ class UnsupportedYaml(ValueError):
 
 
 def parse_yaml(text: str, what: str, *, max_depth: int, first_line: int = 1, is_tolerant: bool = False) -> Any:
-    """The value of one YAML document. Raises YamlRefused, and `yaml.YAMLError` for a text that is not YAML.
+    """The value of one YAML document. Raises UnsupportedYaml, and `yaml.YAMLError` for a text that is not YAML.
 
     Errors call it `what`, and count its lines from `first_line`.
     """

@@ -110,7 +110,7 @@ class AnnotationSchemas:
 
     @property
     def all_errors_schema(self) -> CoreSchema:
-        """As `stopping`, but every error is collected. Made when first needed, to say all that is wrong."""
+        """As `fail_fast_schema`, but every error is collected. Made when first needed, to say all that is wrong."""
         made = self._adapter
         return (
             make_bounded_argument_schema(self.core)

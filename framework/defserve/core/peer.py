@@ -262,7 +262,7 @@ def make_peer_error(error: Params, unexplained: str = UNEXPLAINED) -> PeerError:
 
 
 def feed_batch(session: Session, messages: list[Message], envelope: object | None, sender: PeerIdentity | None) -> bool:
-    """Several messages in one frame; returns what `Session.take` does."""
+    """Several messages in one frame; returns what `Session.feed_message` does."""
     if not session.takes_batches:
         refuse_malformed_message(session, "Invalid request: batches are not part of this protocol version", envelope)
         return True
@@ -285,7 +285,7 @@ def feed_batch(session: Session, messages: list[Message], envelope: object | Non
 
 
 def feed_non_request(session: Session, message: Message, envelope: object | None, sender: PeerIdentity | None) -> bool:
-    """One message that is no request; returns what `Session.take` does."""
+    """One message that is no request; returns what `Session.feed_message` does."""
     if isinstance(message, MalformedMessage):
         message = _meant(session, message)
     if isinstance(message, MalformedMessage):

@@ -2,7 +2,7 @@
 
 How it works: bytes are decoded, and each message is dispatched here. A request becomes a `Call` (`call.py`), which may
 wait for room, is run by the engine, and ends in one reply. What is not a single request, and our own requests to the
-peer, are in `peer_messages.py`. What is left of a session when it is written down is a record (below).
+peer, are in `peer.py`. What is left of a session when it is written down is a record (below).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ UNREAD_OFFER = Offer("", {}, {})
 
 
 class Session(ExtensionLocals):
-    """Takes frames with `receive` and gives each `OutgoingMessage` to `outlet`. Lives as long as the peer's connection.
+    """Takes frames with `feed_bytes`, gives each `OutgoingMessage` to `outlet`, lives as long as the peer's connection.
 
     `principal` names the caller that the session belongs to. `identity` is who opened it; what a request may do is up
     to the identity of its own call. An `is_local` peer is the user who runs this server. An `is_shared_identity`
@@ -431,7 +431,7 @@ class Session(ExtensionLocals):
         return self.holder.sharer if self.holder is not None else None
 
     def record(self) -> dict[str, Any]:
-        """What another process must know to go on with this session; `core.session`."""
+        """What another process must know to go on with this session."""
         return export_session_record(self)
 
     def restore(self, record: Mapping[str, Any]) -> None:
@@ -439,7 +439,7 @@ class Session(ExtensionLocals):
         restore_session(self, record)
 
     def mark_dirty(self) -> None:
-        """What an extension keeps for this session (`Extension.kept`) has changed."""
+        """What an extension keeps for this session (`Extension.export_state`) has changed."""
         if self.sharer is not None:
             self.sharer.mark_dirty()
 

@@ -1,12 +1,12 @@
 """Shapes of messages: the members of an object on the wire, declared once, for who writes it and for who reads it.
 
-How it works: a shape is a frozen dataclass whose fields are made by `member`. From them come the reader
-(`WireShape.from_wire`) and the writer (`wire`), so that a server and a client of one protocol cannot disagree.
+How it works: a shape is a frozen dataclass whose fields are made by `wire_member`. From them come the reader
+(`WireShape.from_wire`) and the writer (`to_wire`), so that a server and a client of one protocol cannot disagree.
 
-    @shape
-    class Usage(Shape):
-        input_tokens: int = member("inputTokens", INTEGER, 0)
-        output_tokens: int = member("outputTokens", INTEGER, 0)
+    @wire_shape
+    class Usage(WireShape):
+        input_tokens: int = wire_member("inputTokens", INTEGER, default=0)
+        output_tokens: int = wire_member("outputTokens", INTEGER, default=0)
 
 A reader is strict by default: a member that must be there and is not, or that has another kind, is an InvalidParams
 that names it. A *lenient* member with the wrong kind has its default, as if it were missing: real peers send much that

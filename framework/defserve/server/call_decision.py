@@ -220,9 +220,8 @@ async def _examine_key(server: Server, name: str) -> ExaminedCaller:
     (key,) = matches
     title = f'key "{key.principal}"'
     if key.is_expired(time.time()):
-        problem = CallDecisionStep(
-            "known", "refused", f"API key {key.id} {_format_expiry(key)}", _format_new_key(key.principal)
-        )
+        fix = f"defserve keys create {key.principal} --allow 'ToolInvoke(TOOL)'"
+        problem = CallDecisionStep("known", "refused", f"API key {key.id} {_format_expiry(key)}", fix)
         return ExaminedCaller(title, None, problem)
     step = CallDecisionStep("known", "passed", f"API key {key.id}, {_format_expiry(key)}")
     return ExaminedCaller(title, server.auth.complete_principal(key.make_principal()), step)
@@ -234,10 +233,6 @@ def _format_expiry(key: ApiKey) -> str:
     return (
         f"expire{'d' if key.is_expired(time.time()) else 's'} {time.strftime('%Y-%m-%d', time.gmtime(key.expires_at))}"
     )
-
-
-def _format_new_key(principal: str, tool: str = "TOOL") -> str:
-    return f"defserve keys create {principal} --allow 'ToolInvoke({tool})'"
 
 
 # -- gates -------------------------------------------------------------------------------------------------

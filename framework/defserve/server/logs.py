@@ -11,9 +11,10 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from defserve.core.call import Call
+from defserve.core.json_values import replace_surrogates
 from defserve.protocols.mcp.errors import get_trace_id
 from defserve.server.metrics import RequestOutcome, RequestWatcher
 
@@ -34,7 +35,10 @@ class JsonLogFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return to_json(line, fallback=str, inf_nan_mode="strings").decode()
+        try:
+            return to_json(line, fallback=str, inf_nan_mode="strings").decode()
+        except PydanticSerializationError:  # a lone surrogate: a file's name may have one
+            return to_json(replace_surrogates(line), fallback=str, inf_nan_mode="strings").decode()
 
 
 class NonBlockingLogHandler(logging.StreamHandler[Any]):

@@ -25,7 +25,7 @@ from defserve.protocols.mcp.errors import ERROR_META_KEY
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 
 # Stands for all unknown tools. Callers could make up any number of names, so those are not counted.
-UNKNOWN_ERROR_TYPE = ""
+UNKNOWN_TOOL = ""
 
 
 class Durations:
@@ -144,7 +144,7 @@ class Metrics(RequestWatcher[None]):
 
     def end(self, call: Call, begun: None, seconds: float, outcome: RequestOutcome) -> None:
         self.in_flight -= 1
-        tool = call.subject_name or UNKNOWN_ERROR_TYPE
+        tool = call.subject_name or UNKNOWN_TOOL
         key = tool, outcome.kind
         self.calls[key] = self.calls.get(key, 0) + 1
         self.durations.setdefault(tool, Durations()).add(seconds)

@@ -142,7 +142,7 @@ class MountFields(TypedDict, total=False):
 
 
 class ServerFields(SecurityOptionsDict, total=False):
-    """What a server says about itself; see `protocols.mcp.lifecycle.Identity`."""
+    """What a server says about itself; see `protocols.mcp.lifecycle.ServerDescription`."""
 
     title: str
     instructions: str

@@ -232,7 +232,7 @@ def make_experimental_events(chosen: Sequence[str | EventSettings], server: Serv
                 fix=did_you_mean(str(each), EXPERIMENTAL),
             )
     store = server.store or make_server_store(server.shared or MemoryStore(), server.storage_identity)
-    return Events(store, secret, server.mcp.subscriptions, settings)
+    return Events(store, secret, server.mcp.subscriptions, settings, server.auth)
 
 
 # -- `also=`: events that also go to a channel of MGP, or to the hosts of a feature set of MCPL.

@@ -106,11 +106,9 @@ def make_observer_extensions(
         if not any(isinstance(extension, Telemetry) for extension in present):
             found.append(Telemetry())  # before the log of requests: its lines are written within their spans
     if log_level is not None or log_json:
-        from defserve.server.logs import log_to_stderr
+        from defserve.server.logs import RequestLog, log_to_stderr
 
         if log_to_stderr(log_level, log_json):
-            from defserve.server.logs import RequestLog
-
             found.append(RequestLog())
     if metrics:
         from defserve.server.metrics import Metrics
@@ -152,21 +150,18 @@ def make_topic_runner(
     from defserve.serve.outbound import OutboundRunner
     from defserve.server.web import refuse_scopes_without_auth
 
-    parts = urlsplit(on.removeprefix(TOPIC_ADDRESS_PREFIX))
+    url = on.removeprefix(TOPIC_ADDRESS_PREFIX)
+    parts = urlsplit(url)
     if parts.scheme not in ("ws", "wss") or not parts.hostname or not parse_qs(parts.query).get("topic"):
         raise UsageError(f"{on!r} names no topic", fix="write it as mcpx+ws://host:port/ws?topic=demo")
     refuse_scopes_without_auth(mcp, auth)
     if token and parts.scheme == "ws" and not is_loopback(parts.hostname):
         log.warning("the token travels to %s unencrypted; use mcpx+wss://", parts.hostname)
-    url = on.removeprefix(TOPIC_ADDRESS_PREFIX)
     topic = parse_qs(parts.query)["topic"][0]
-
     place = parts.netloc.rpartition("@")[2]
     carrier.topic.place = remove_token_from_address(url)
 
     def announce() -> None:
-        import sys
-
         name = carrier.participant.id
         print(f"defserve: joined the topic {topic!r} at {place} as {name!r}", file=sys.stderr, flush=True)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from defserve import Context, Server, UsageError
 from defserve.errors import NoBackChannel, PeerGone
-from defserve.protocols.mcpl.peers import everyone
+from defserve.protocols.mcpl.peers import everyone, run_on_session_loop
 from defserve.protocols.mcpl.vocabulary import AmbiguousPeer, FeatureDisabled, UnknownFeatureSet
 from tests.protocols.mcpl.hosts import MCPL, Host, hosting, session_of
 from tests.raw import STATELESS, text_of, turns
@@ -33,6 +35,33 @@ def reminders(server: Server) -> Any:
 
 def texts(host: Host) -> list[str]:
     return [params["payload"]["content"][0]["text"] for params in host.list_requested_uris("push/event")]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_caller_that_gives_up_on_another_loop_leaves_no_error_behind(begun: bool):
+    loop, waiting = asyncio.get_running_loop(), asyncio.Event()
+
+    class OtherLoop:
+        tasks: list[asyncio.Task[None]] = []
+
+        def is_on_loop(self) -> bool:
+            return False
+
+        def post_to_loop(self, action: Callable[[], None]) -> bool:
+            loop.call_soon(action)
+            return True
+
+        def spawn(self, work: Any) -> None:
+            self.tasks.append(loop.create_task(work))
+
+    session: Any = SimpleNamespace(engine=OtherLoop())
+    caller = asyncio.create_task(run_on_session_loop(session, waiting.wait()))
+    await (turns() if begun else asyncio.sleep(0))
+    caller.cancel()
+    await asyncio.wait((caller,))
+    waiting.set()
+    await turns()
+    assert [task.exception() for task in session.engine.tasks] == [None]
 
 
 async def test_the_only_session_is_meant_without_to(server: Server, reminders: Any):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve.client.topic_client import join_topic
-from defserve.errors import PeerError, UsageError
+from defserve.errors import PeerError, PeerTimeout, UsageError
 from defserve.protocols.mcpx.participant import ProposalNotPending
 from defserve.protocols.mcpx.proposals import MAX_REASON_LENGTH, MAX_REJECTIONS, Proposal, Proposals
 from defserve.protocols.mcpx.topic import ProposalRejected, ProposalWithdrawn, TopicView
@@ -62,6 +62,18 @@ async def test_a_withdrawal_is_told_to_everyone():
                 agent.withdraw(proposal)
     assert (frame["kind"], frame["payload"]) == ("mcp/withdraw", {"reason": "no_longer_needed"})
     assert frame["correlation_id"] == proposal.id and "to" not in frame
+
+
+async def test_who_gives_up_the_wait_for_an_outcome_leaves_it_to_others():
+    async with gateway(**PEOPLE) as there, join_topic(there.url, token="agent") as agent:
+        proposal = agent.propose("worker", "tools/call", ADD)
+        waiting = asyncio.create_task(agent.outcome(proposal))
+        with pytest.raises(PeerTimeout):
+            await agent.outcome(proposal, within=0.01)
+        agent.withdraw(proposal)
+        async with asyncio.timeout(10):
+            with pytest.raises(PeerError, match="withdrawn"):
+                await waiting
 
 
 async def test_who_may_neither_reject_nor_withdraw_says_it_in_chat():

@@ -9,6 +9,7 @@ import pytest
 from defserve import Server
 from defserve.client.topic_client import join_topic
 from defserve.errors import PeerError, PeerTimeout, UsageError
+from defserve.protocols.mcpx import proposals
 from defserve.protocols.mcpx.envelope import Envelope
 from defserve.protocols.mcpx.participant import NotCapable, Participant, ProposalNotPending
 from defserve.protocols.mcpx.proposals import MAX_BYTES_PER_PROPOSER, MAX_PROPOSALS_PER_PROPOSER, Proposal, Proposals
@@ -35,8 +36,10 @@ def proposed(id: str = "p1", sender: str = "agent", to: tuple[str, ...] = ("work
     return Envelope("mcp/proposal:tools/call:add", sender, payload, to=to, id=id)
 
 
-def request(about: str | None = "p1", kind: str = "mcp/request:tools/call:add", to: str = "worker") -> Envelope:
-    return Envelope(kind, "human", {"jsonrpc": "2.0", "id": 1}, to=[to], correlation_id=about, id="f1")
+def request(
+    about: str | None = "p1", kind: str = "mcp/request:tools/call:add", to: str = "worker", id: str = "f1"
+) -> Envelope:
+    return Envelope(kind, "human", {"jsonrpc": "2.0", "id": 1}, to=[to], correlation_id=about, id=id)
 
 
 def response(about: str = "f1", sender: str = "worker", **body: Any) -> Envelope:
@@ -120,6 +123,15 @@ def test_a_proposer_that_did_not_see_the_fulfilment_knows_its_outcome():
     assert tracked.record_outcome(response("unseen", "mallory"), "agent") is None
     assert tracked.record_outcome(response("unseen"), "somebody") is None
     assert tracked.record_outcome(response("unseen"), "agent") is proposal
+
+
+def test_requests_without_end_for_one_proposal_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proposals, "MAX_FULFILMENTS", 3)
+    tracked = Proposals(clock=Clock())
+    tracked.add(proposed())
+    for number in range(5):
+        tracked.record_fulfilment(request(id=f"f{number}"))
+    assert list(tracked._fulfilments) == ["f2", "f3", "f4"]  # pyright: ignore[reportPrivateUsage]
 
 
 def test_who_proposes_without_end_loses_its_own_oldest():

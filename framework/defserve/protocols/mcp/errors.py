@@ -244,7 +244,7 @@ def read_client_trace_id(call: Call) -> Any:
 
 
 def is_trace_id(value: object) -> bool:
-    """Whether it is a trace id by the `RULE`."""
+    """Whether it is a trace id by the TRACE_ID_RULE."""
     return isinstance(value, str) and re.fullmatch(_TRACE_ID, value) is not None
 
 

@@ -26,7 +26,7 @@ def find_no_provider(annotation: Any) -> None:
 
 
 class EmittedParts:
-    """What a function has yielded and, as `EmittedPart`, emitted so far: all of it is part of the result."""
+    """What a function has yielded so far: all of it is part of the result."""
 
     __slots__ = ("parts", "sink", "_size")
 

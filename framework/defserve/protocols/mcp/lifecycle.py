@@ -217,9 +217,9 @@ def require_handshake(call: Call) -> None:
         raise MethodNotFound(f"Method not found: {call.method}")
 
 
-def build_cache_hints(dialect: Dialect, ttl_ms: int = 0, scope: str = "private") -> Params:
+def build_cache_hints(dialect: Dialect, ttl_ms: int = 0) -> Params:
     """`ttlMs` and `cacheScope`, if the version has them."""
-    return {"ttlMs": ttl_ms, "cacheScope": scope} if dialect.stateless else {}
+    return {"ttlMs": ttl_ms, "cacheScope": "private"} if dialect.stateless else {}
 
 
 _NOBODY: Params = {}

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 CARD_SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
 CARD_MEDIA_TYPE: Final = "application/mcp-server-card+json"
-CATALOG_MEDIA_TYPE: Final = "application/ai-catalog+json"
 CATALOG_VERSION: Final = "1.0"
 
 # What the card and `server.json` allow. The lengths are in characters.

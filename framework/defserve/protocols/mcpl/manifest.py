@@ -116,14 +116,14 @@ class ManifestNotDigestible(ValueError):
 
 
 def compute_manifest_revision(manifest: Any) -> str:
-    """The digest: `sha256:` and 43 characters. Raises NoDigest."""
+    """The digest: `sha256:` and 43 characters. Raises ManifestNotDigestible."""
     from hashlib import sha256
 
     return f"sha256:{json_values.encode_base64url(sha256(canonical_manifest(manifest)).digest())}"
 
 
 def canonical_manifest(manifest: Any) -> bytes:
-    """What is hashed. Raises NoDigest."""
+    """What is hashed. Raises ManifestNotDigestible."""
     if not is_object(manifest):
         raise ManifestNotDigestible("a manifest must be an object")
     for name in _identifiers(manifest):
@@ -136,7 +136,7 @@ def canonical_manifest(manifest: Any) -> bytes:
 
 
 def find_changed_domains(before: Params, after: Params) -> list[str]:
-    """Which parts differ. A part that is missing differs from one that is empty. Raises NoDigest."""
+    """Which parts differ. A part that is missing differs from one that is empty. Raises ManifestNotDigestible."""
     old, new = _parts(before), _parts(after)
     return [domain for domain in DOMAINS if old[domain] != new[domain]]
 

@@ -185,7 +185,10 @@ def is_session_owned_here(session: Session) -> bool:
 
 
 async def run_on_session_loop(session: Session, work: Coroutine[Any, Any, T]) -> T:
-    """Run something on the session's event loop. One server may be served on several loops."""
+    """Run something on the session's event loop. One server may be served on several loops.
+
+    On another loop it goes on to its end, even if the caller is cancelled meanwhile.
+    """
     engine = session.engine
     if engine.is_on_loop():
         return await work
@@ -195,6 +198,9 @@ async def run_on_session_loop(session: Session, work: Coroutine[Any, Any, T]) ->
     done: Future[T] = Future()
 
     async def run() -> None:
+        if not done.set_running_or_notify_cancel():
+            work.close()
+            return
         try:
             done.set_result(await work)
         except BaseException as error:

@@ -473,12 +473,12 @@ def does_pattern_cover(pattern: str, path: str) -> bool:
     return len(wanted) == len(given) and all(one in ("*", other) for one, other in zip(wanted, given, strict=True))
 
 
-def select_covered_paths(patterns: Iterable[str], paths: Iterable[str] = CAPABILITY_PATHS) -> frozenset[str]:
-    """The paths that some of the patterns cover."""
+def select_covered_paths(patterns: Iterable[str]) -> frozenset[str]:
+    """The capability paths that some of the patterns cover."""
     given = frozenset(patterns)
     wild = [pattern for pattern in given if "*" in pattern]
     return frozenset(
-        path for path in paths if path in given or any(does_pattern_cover(pattern, path) for pattern in wild)
+        path for path in CAPABILITY_PATHS if path in given or any(does_pattern_cover(pattern, path) for pattern in wild)
     )
 
 

@@ -398,15 +398,6 @@ class TopicCapabilities:
         self._matches: Callable[[str, str], bool] = matches_strictly if strict else matches
         self._known: dict[str, bool] = {}
 
-    @classmethod
-    def from_profile(cls, profile: str, *, strict: bool = False) -> TopicCapabilities:
-        """One of the `CAPABILITY_PROFILES` by its name."""
-        if profile not in CAPABILITY_PROFILES:
-            raise UsageError(
-                f"there is no capability profile {profile!r}", fix=f"use one of {', '.join(CAPABILITY_PROFILES)}"
-            )
-        return cls(CAPABILITY_PROFILES[profile], strict=strict)
-
     def allows_kind(self, kind: str) -> bool:
         """Whether one of them covers the kind."""
         if (known := self._known.get(kind)) is None:

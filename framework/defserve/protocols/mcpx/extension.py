@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -31,7 +30,7 @@ from defserve.protocols.mcpx.envelope import (
     make_message_kind,
 )
 from defserve.protocols.mcpx.participant import NotCapable, NotWelcome, Participant, Payload
-from defserve.protocols.mcpx.proposals import Clock, Proposal
+from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import (
     Chat,
     GatewayProblem,
@@ -161,14 +160,11 @@ class TopicCarrier:
         *,
         on_chat: Callable[[Participant, Chat], Awaitable[None]] | None = None,
         on_proposal: Callable[[Participant, Proposal], Awaitable[None]] | None = None,
-        clock: Clock = time.time,
     ) -> None:
-        self.participant = Participant(clock=clock, misbehaved=partial(log.warning, "ignored a message of %r: %s"))
+        self.participant = Participant(misbehaved=partial(log.warning, "ignored a message of %r: %s"))
         self._on_chat, self._on_proposal = on_chat, on_proposal
         self._sessions: dict[str, Session] = {}
         self._engine: Engine | None = None
-        self.withheld = 0
-        """How many messages were not sent because the welcome does not allow them."""
 
     @property
     def topic(self) -> TopicView:
@@ -275,7 +271,7 @@ class TopicCarrier:
                 kind = str(spoofed.kind._replace(base=RESPONSE_KIND))
                 self.participant.post(kind, payload, to=(peer,), about=envelope.id)
             except (NotCapable, NotWelcome):
-                self.withheld += 1
+                pass  # the welcome does not allow it
 
     def _spawn(self, handler: Callable[[Participant, Any], Awaitable[None]] | None, heard: Chat | Proposal) -> None:
         if handler is not None and self._engine is not None:
@@ -321,7 +317,6 @@ class TopicCarrier:
         self, kind: str, payload: Payload | EncodedJson, to: tuple[str, ...], about: str | None
     ) -> Envelope | None:
         if not self.participant.may(kind):
-            self.withheld += 1
             return None
         return Envelope(kind, self.topic.me, payload, to=to, correlation_id=about)
 

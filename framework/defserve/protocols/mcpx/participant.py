@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
 
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import EncodedJson, RequestId
@@ -48,8 +49,8 @@ ABSENT: Final = "not_present"
 class Participant:
     """Speaks in a topic: chat, requests, proposals and their fulfilment.
 
-    `hear` takes frames of the gateway; `attach` sets how ours are sent. Every message is first checked against the
-    capabilities of the welcome. If they do not allow it, NotCapable is raised.
+    `receive_frame` takes frames of the gateway; `attach_gateway` sets how ours are sent. Every message is first checked
+    against the capabilities of the welcome. If they do not allow it, NotCapable is raised.
     """
 
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
@@ -60,7 +61,8 @@ class Participant:
         self._send: Callable[[bytes], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asks: dict[str, PendingTopicRequest] = {}
-        self._outcomes: dict[str, asyncio.Future[Proposal]] = {}
+        self._outcomes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        """Set when a proposal is over. Those who wait for the same one share it, and keep it alive."""
         self._last_id = 0
 
     @property
@@ -218,15 +220,13 @@ class Participant:
         Raises PeerTimeout when it expires, and PeerError when it fails, is rejected or is withdrawn.
         """
         if proposal.status in ("pending", "fulfilled"):
-            future = self._outcomes.setdefault(proposal.id, asyncio.get_running_loop().create_future())
+            is_over = self._outcomes.setdefault(proposal.id, asyncio.Event())
             left = self.topic.proposals.get_remaining_seconds(proposal)
             try:
                 async with asyncio.timeout(left if within is None else within):
-                    await asyncio.shield(future)
+                    await is_over.wait()
             except TimeoutError:
                 raise PeerTimeout(f"nobody has done what was proposed ({proposal.method} {proposal.context})") from None
-            finally:
-                self._outcomes.pop(proposal.id, None)
         if proposal.status in ("declined", "withdrawn"):
             why = f": {proposal.reason}" if proposal.reason else ""
             raise PeerError(
@@ -322,7 +322,7 @@ class Participant:
     # -- hearing -----------------------------------------------------------------------------------------
 
     def attach_gateway(self, send: Callable[[bytes], None]) -> None:
-        """There is a gateway now; what it sends comes to `hear`. On the loop that serves it."""
+        """There is a gateway now; what it sends comes to `receive_frame`. On the loop that serves it."""
         self._send, self._loop = send, asyncio.get_running_loop()
 
     def detach_gateway(self) -> None:
@@ -389,9 +389,8 @@ class Participant:
 
     def _settle(self, proposal: Proposal | None) -> None:
         """Wake whoever waits for the outcome, if there is one."""
-        waiting = self._outcomes.get(proposal.id) if proposal is not None else None
-        if proposal is not None and proposal.status != "pending" and waiting is not None and not waiting.done():
-            waiting.set_result(proposal)
+        if proposal is not None and proposal.status != "pending" and (is_over := self._outcomes.get(proposal.id)):
+            is_over.set()
 
     def _fail(self, envelope: str, error: PeerError) -> None:
         if (ask := self._asks.pop(envelope, None)) is not None:

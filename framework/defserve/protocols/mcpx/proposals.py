@@ -27,6 +27,7 @@ MAX_BYTES_PER_PROPOSER: Final = 8 * 1024 * 1024  # of one proposer
 MAX_REJECTIONS: Final = 256  # of one proposal
 MAX_REASON_LENGTH: Final = 1_000
 MAX_FORGOTTEN: Final = 10_000
+MAX_FULFILMENTS: Final = 10_000  # requests that have not been answered, of all proposals
 
 REQUEST_MEMBERS: Final[Mapping[str, frozenset[str]]] = {
     "tools/call": frozenset({"name", "arguments"}),
@@ -183,6 +184,8 @@ class Proposals:
             return None
         if proposal.status == "pending":
             proposal.status, proposal.fulfiller = "fulfilled", request.sender
+        if len(self._fulfilments) >= MAX_FULFILMENTS:
+            del self._fulfilments[next(iter(self._fulfilments))]
         self._fulfilments[request.id] = proposal, request.to
         return proposal
 

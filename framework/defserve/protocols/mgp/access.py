@@ -257,7 +257,7 @@ class AccessDecision(NamedTuple):
 
 
 class EntryStore(Protocol):
-    """Where granted entries outlive the process. When `put` or `remove` returns, the change is safe."""
+    """Where granted entries outlive the process. When `store_entry` or `remove` returns, the change is safe."""
 
     def load(self) -> Iterable[Entry]: ...
     def store_entry(self, entry: Entry) -> None: ...

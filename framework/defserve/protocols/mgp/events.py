@@ -117,7 +117,7 @@ class MgpEvent:
 
     @classmethod
     def from_json_value(cls, channel: EventChannel, value: list[Any], to: Audience) -> MgpEvent:
-        """The event that was `written`."""
+        """The event of `to_json_value`."""
         _, id, at, data, severity = value
         event = cls(channel, datetime.fromisoformat(at), data, severity, to)
         event.id = id

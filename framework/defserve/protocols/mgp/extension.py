@@ -263,7 +263,7 @@ class MGP(SectionedExtension):
         return self.streaming.around_call(call, params, following)
 
     def find_asker(self, call: Call) -> CallbackSection | None:
-        """How to ask a person by callbacks (§13.4); see `mcp.asking.client_requests.BringsAsker`."""
+        """How to ask a person by callbacks (§13.4); see `mcp.asking.client_requests.AskerProvider`."""
         # Without a session there is no channel for the answer.
         return self.callbacks if "callbacks" in get_call_sections(call) and not get_dialect(call).stateless else None
 
@@ -322,20 +322,16 @@ class MGP(SectionedExtension):
     async def _judge(self, call: Call, tool: Any, arguments: dict[str, Any]) -> None:
         if (found := get_tool_security(tool)) is not None:
             await found.judge_arguments(self.options.egress, arguments)
-        needs_yes = found is not None and found.security.confirmation_required
+        needs_yes, confirm = found is not None and found.security.confirmation_required, None
         if self.options.policy is not None:
             from defserve.protocols.mgp.policy import ask_policy
 
-            decision = await ask_policy(self.options.policy, call, tool, arguments)
-            if decision.outcome == "confirm":
-                from defserve.protocols.mgp.permissions import confirm_call
-
-                await confirm_call(self, call, tool, arguments, policy="always")
-                return
+            if (await ask_policy(self.options.policy, call, tool, arguments)).outcome == "confirm":
+                needs_yes, confirm = True, "always"
         if needs_yes:
             from defserve.protocols.mgp.permissions import confirm_call
 
-            await confirm_call(self, call, tool, arguments)
+            await confirm_call(self, call, tool, arguments, confirm)
 
     def visible(self, call: Call, item: Any) -> bool:
         return self.access is None or self.access.visible(call, item)

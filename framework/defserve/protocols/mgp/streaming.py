@@ -174,7 +174,7 @@ KEPT_BYTES = 64 * 1024
 
 
 class StreamChunks:
-    """Sends the parts of a result as they come. Call all but `send_part` and `full` on the loop."""
+    """Sends the parts of a result as they come. Call all but `send_part` and `is_full` on the loop."""
 
     __slots__ = (
         "call",
@@ -215,7 +215,7 @@ class StreamChunks:
         return bool(self._waiting)
 
     def send_part(self, part: Any) -> None:
-        """Take a part. In a worker thread it returns when there is room for more; on the loop, use `room` for that."""
+        """Take a part. In a worker thread it returns when there is room for more; on the loop, use `wait_for_room`."""
         engine, contents = self.call.engine, [encode(block) for block in encode_emitted_part(self.call, part)]
         if engine.is_on_loop():
             self._queue_contents(contents)

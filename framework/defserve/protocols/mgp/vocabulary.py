@@ -110,7 +110,7 @@ def encode_permission_status(status: PermissionStatus) -> list[Any]:
 
 
 def decode_permission_status(value: Any) -> PermissionStatus:
-    """The status that was `written`."""
+    """The status of `encode_permission_status`."""
     decision, by, until, why = value
     return PermissionStatus(decision, by, datetime.fromisoformat(until) if until is not None else None, why)
 

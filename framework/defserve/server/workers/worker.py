@@ -220,7 +220,7 @@ class WorkerLink:
         self._send({"ask": next(self._ids), "what": what, "about": about})
 
     async def send_request(self, what: str, about: Any = None, *, seconds: float) -> Any:
-        """The answer. Raises Gone if none comes in time."""
+        """The answer. Raises WorkerLinkLost if none comes in time."""
         id = next(self._ids)
         waiting = self._waiting[id] = self._loop.create_future()
         self._send({"ask": id, "what": what, "about": about})

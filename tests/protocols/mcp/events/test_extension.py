@@ -16,7 +16,10 @@ from defserve import Server
 from defserve.errors import LimitExceeded, UsageError
 from defserve.protocols.mcp.events import streams
 from defserve.protocols.mcp.events.draft import MAX_EVENT_DATA_BYTES
+from defserve.protocols.mcp.events.extension import Events
 from defserve.server import EventSettings
+from defserve.stores import store as leases
+from defserve.stores.store import LEASE_SPACES, StoreChange
 from tests.protocols.mcp.events.repositories import (
     EXTENSION,
     SEP,
@@ -474,6 +477,38 @@ async def test_a_source_runs_once_for_each_set_of_arguments_while_somebody_liste
         await peer.tell("notifications/cancelled", {"requestId": one})
         await peer.tell("notifications/cancelled", {"requestId": two})
         await until(lambda: sorted(ended) == ["a", "b"])
+
+
+async def test_a_process_that_has_lost_its_lease_stops_its_source_and_takes_it_up_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(leases, "RENEWED_EVERY", 0.02)
+    monkeypatch.setattr(streams, "SOURCE_LEASE_SECONDS", 0.02)
+    server, running = make_server(), list[str]()
+
+    @server.event
+    async def ticked() -> AsyncIterator[Push]:
+        running.append("here")
+        try:
+            await asyncio.sleep(600)
+            yield Push(commits=1)
+        finally:
+            running.clear()
+
+    async with raw(server) as peer:
+        await open_stream(peer, name="ticked", arguments={})
+        await until(lambda: running == ["here"])
+        (events,) = [extension for extension in server.extensions if isinstance(extension, Events)]
+        (name,) = [name async for name in events.store.spaces(LEASE_SPACES)]
+        space = LEASE_SPACES.make_space(name.removeprefix(LEASE_SPACES))
+        # What another process does after it found the lease at its end.
+        await events.store.change(StoreChange(space, put={"holder": b"another"}))
+        await until(lambda: not running)
+        assert "another process" in caplog.text
+        await asyncio.sleep(0.1)
+        assert not running
+        await events.store.change(StoreChange(space, drop=["holder"]))
+        await until(lambda: running == ["here"])
 
 
 # -- changes of the list

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.auth import ApiKeys, live_credentials
+from defserve.auth import ApiKeys, Principal, live_credentials
 from defserve.protocols.mcp.events import webhook_records
 from defserve.protocols.mcp.events import webhooks as deliveries
 from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.sending import make_webhook_secret
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
 from defserve.server import EventSettings
-from defserve.stores.store import StoreChange
+from defserve.stores.store import StoreChange, StoreUnavailable
 from defserve.testing import WebhookReceiver
 from tests.forking.spawning import quick_arguments
 from tests.listening import Listening, listening
@@ -416,6 +416,98 @@ async def test_a_revoked_key_ends_its_webhooks(receiver: WebhookReceiver):
         await server.emit_event("pushed", Push(commits=1), repository="x")
         await received(receiver, 1)
         assert [event.subscription for event in receiver.events] == [still["id"]]
+
+
+@pytest.mark.parametrize("how", ["revoked", "revoked while no process served", "expired"])
+async def test_a_key_that_ends_after_a_restart_ends_its_webhooks(receiver: WebhookReceiver, tmp_path: Path, how: str):
+    address, now = f"sqlite:///{tmp_path / 'git.db'}", 1_000.0
+    keys = ApiKeys("memory:", clock=lambda: now)
+    alice, bob = [
+        await keys.create(name, permissions=["ToolsListAll"], expires_in=seconds)
+        for name, seconds in (("alice", 60), ("bob", None))
+    ]
+    async with listening(make_server(address, LOOPBACK, auth=keys)) as where:
+        await ask_http(where, "events/subscribe", about(receiver, ttlMs=None), alice.token)
+        still = (await ask_http(where, "events/subscribe", about(receiver, ttlMs=None), bob.token))["result"]
+    if how == "revoked while no process served":
+        await keys.revoke(alice.key.id)
+    again = make_server(address, LOOPBACK, auth=keys)
+    async with raw(again):
+        if how == "revoked":
+            await again.emit_event("pushed", Push(commits=1), repository="x")
+            # Both have it: the second time, it is a duplicate.
+            await asyncio.to_thread(receiver.wait_until, lambda: bool(receiver.duplicates))
+            await keys.revoke(alice.key.id)
+        now += 60 if how == "expired" else 0
+        await asyncio.to_thread(receiver.wait_until, lambda: bool(receiver.control))
+        assert (receiver.control[0]["type"], receiver.control[0]["error"]["code"]) == ("terminated", -32024)
+        before = len(receiver.events)
+        await again.emit_event("pushed", Push(commits=2), repository="x")
+        await received(receiver, before + 1)
+        assert [event.subscription for event in receiver.events[before:]] == [still["id"]]
+
+
+async def test_webhooks_go_on_while_their_keys_cannot_be_looked_up(
+    receiver: WebhookReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    address, keys = f"sqlite:///{tmp_path / 'git.db'}", ApiKeys("memory:")
+    alice = await keys.create("alice", permissions=["ToolsListAll"])
+    async with listening(make_server(address, LOOPBACK, auth=keys)) as where:
+        await ask_http(where, "events/subscribe", about(receiver), alice.token)
+    again = make_server(address, LOOPBACK, auth=keys)
+
+    async def fail(keys: ApiKeys, credentials: Any) -> Any:
+        raise StoreUnavailable("The keys are away")
+
+    monkeypatch.setattr(deliveries, "find_ended_credentials", fail)
+    async with raw(again):
+        await until(lambda: caplog.text.count("The keys are away") > 2)
+        await again.emit_event("pushed", Push(commits=1), repository="x")
+        assert await received(receiver, 1) == [1]
+        assert receiver.control == []
+
+
+async def test_a_token_that_is_revoked_while_the_store_is_away_ends_its_webhooks_when_it_is_back(
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+):
+    load, tries, good = WebhookRecords.load_subscription, list[str](), {"token-of-alice"}
+
+    async def fail_first(records: WebhookRecords, space: Any, id: str) -> Any:
+        tries.append(id)
+        if len(tries) == 1:
+            raise StoreUnavailable("The store is away")
+        return await load(records, space, id)
+
+    class Tokens:
+        async def verify(self, token: str) -> Principal | None:
+            return Principal("alice") if token in good else None
+
+    server = make_server(settings=LOOPBACK, auth=Tokens())
+    async with listening(server) as where:
+        await ask_http(where, "events/subscribe", about(receiver), "token-of-alice")
+        await server.emit_event("pushed", Push(commits=1), repository="x")
+        assert await received(receiver, 1) == [1]
+        monkeypatch.setattr(WebhookRecords, "load_subscription", fail_first)
+        good.clear()
+        await asyncio.to_thread(receiver.wait_until, lambda: bool(receiver.control))
+        assert receiver.control[0]["type"] == "terminated"
+
+
+async def test_refreshes_leave_one_watch_over_their_key_which_ends_all_that_was_subscribed_to_with_it(
+    receiver: WebhookReceiver,
+):
+    async with keyed() as (_, where, keys):
+        alice = await keys.create("alice", permissions=["ToolsListAll"])
+        for _ in range(4):
+            for repository in ("x", "y"):
+                asked = about(receiver, arguments={"repository": repository})
+                assert "result" in await ask_http(where, "events/subscribe", asked, alice.token)
+        holders: set[Any] = where.app.live._holders  # pyright: ignore
+        await until(lambda: len(holders) == 1)
+        await keys.revoke(alice.key.id)
+        await asyncio.to_thread(receiver.wait_until, lambda: len(receiver.control) == 2)
+        assert {each["type"] for each in receiver.control} == {"terminated"}
+        await until(lambda: not holders)
 
 
 async def test_a_server_that_others_reach_sends_nothing_to_its_own_machine(caplog: pytest.LogCaptureFixture):

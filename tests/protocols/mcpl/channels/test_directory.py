@@ -128,6 +128,7 @@ async def test_a_host_of_0_5_is_told_after_its_receipt(discord: Discord):
     ("answer", "refused"),
     [
         ({"results": [{"id": "discord:#news", "accepted": True}]}, ["discord:#a"]),
+        ({"results": [{"id": ["odd"]}, {"id": "discord:#news", "accepted": True}]}, ["discord:#a"]),
         (
             {"results": [{"id": "discord:#a", "accepted": True}, {"id": "discord:#news", "accepted": False}]},
             ["discord:#news"],

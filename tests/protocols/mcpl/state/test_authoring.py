@@ -298,6 +298,10 @@ async def test_a_store_is_opened_with_the_server_and_closed_with_it():
         async def close(self) -> None:
             self.story.append("close")
 
+    class Missing(MemoryStore):
+        async def open(self) -> None:
+            raise StoreFull("there is no room")
+
     servers, own = Watched(), Watched()
     notes = Notes(Server("notes", "1", store=servers))
     notes.server.feature_set("a.b", "Another").state(Counter, store=own)
@@ -305,6 +309,13 @@ async def test_a_store_is_opened_with_the_server_and_closed_with_it():
         async with hosting(notes.server):
             assert (servers.story, own.story) == (["open"], ["open"])
     assert servers.story == own.story == ["open", "close"]
+    # If one cannot be opened, the server does not begin, and those before it are closed.
+    notes = Notes(Server("notes", "1", store=servers))
+    notes.server.feature_set("a.b", "Another").state(Counter, store=Missing())
+    with pytest.raises(StoreFull):
+        async with hosting(notes.server):
+            pass
+    assert servers.story == ["open", "close"] * 2
 
 
 async def test_a_failing_store_fails_only_the_call():

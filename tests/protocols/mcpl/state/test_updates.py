@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -11,8 +13,8 @@ from defserve import Server, State
 from defserve.errors import NoBackChannel, PeerError
 from defserve.protocols.mcpl.state.states import States
 from defserve.protocols.mcpl.vocabulary import StateRefused
-from tests.protocols.mcpl.hosts import MCPL, MCPL_05, HostError, Json, hosting, session_of
-from tests.raw import text_of
+from tests.protocols.mcpl.hosts import MCPL, MCPL_05, SILENCE, HostError, Json, hosting, session_of
+from tests.raw import text_of, until
 from tests.rows import for_each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.req("MCPL-05")]
@@ -97,6 +99,18 @@ async def test_other_hosts_hear_nothing_and_the_state_has_changed(mcpl: Any):
         await books.update(add("a"), owner=session_of(server))
         assert host.asked == []
         assert text_of(await host.call("note", {"line": "b"})) == "a b"
+
+
+async def test_hosts_that_do_not_answer_hold_up_no_other():
+    server, books = notes(per="server")
+    async with AsyncExitStack() as opened:
+        silent = {"state/update": SILENCE}
+        hosts = [await opened.enter_async_context(hosting(server, mcpl=TAKES, answers=silent)) for _ in range(3)]
+        for host in hosts:
+            await host.grant()
+        updating = asyncio.create_task(books.update(add("a")))
+        await until(lambda: all(host.list_requested_uris("state/update") for host in hosts))
+        updating.cancel()
 
 
 async def test_before_a_grant_nothing_is_told():

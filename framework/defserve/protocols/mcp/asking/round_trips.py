@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,8 +42,8 @@ class RoundTrips:
 
     `answers` holds the digest of the question with each answer. `unproven` ones came without the state that shows
     they were asked for. `relayed` is what another server that asks through us wants back with the answers. `parked` is
-    the handle of work that waits for the answers; see `parking`. `wait_for_answer` is set if the call can wait for an
-    answer after all, because it is a task. `keep_effect` is set if effects are kept elsewhere, too.
+    the handle of work that waits for the answers; see `ParkedWorkRegistry`. `wait_for_answer` is set if the call can
+    wait for an answer after all, because it is a task. `keep_effect` is set if effects are kept elsewhere, too.
     """
 
     __slots__ = (
@@ -273,7 +273,7 @@ class _Marks:
 
 
 def mark_call(call: Call, name: str, value: str = CONFLICTING_MARK) -> None:
-    """Mark a call, and the calls that make it. A second value of the same mark makes it SEVERAL."""
+    """Mark a call, and the calls that make it. A second value of the same mark makes it CONFLICTING_MARK."""
     for one in _line(call):
         values = one.local(_Marks).values
         values[name] = value if values.get(name, value) == value else CONFLICTING_MARK
@@ -354,8 +354,8 @@ class _Keys(NamedTuple):
 class Sealer:
     """Seals what a server must remember between two rounds of a request, and opens it again, once.
 
-    Workers that share `secret` open one another's states. `previous` secrets open states but never seal. `nonces` is
-    where single use is remembered: share it between sealers that must not accept a state twice.
+    Workers that share `secret` open one another's states. `nonces` is where single use is remembered: share it between
+    sealers that must not accept a state twice.
     """
 
     def __init__(
@@ -364,10 +364,9 @@ class Sealer:
         *,
         ttl: float = 600.0,
         clock: Callable[[], float] = time.time,
-        previous: Sequence[bytes] = (),
         nonces: NonceStore | None = None,
     ) -> None:
-        self._keys = tuple(map(_Keys.derive, (secret, *previous)))
+        self._keys = _Keys.derive(secret)
         self._ttl, self._clock = ttl, clock
         self._nonces = MemoryNonceStore(REMEMBERED_STATES) if nonces is None else nonces
 
@@ -376,7 +375,7 @@ class Sealer:
 
         Raises LimitExceeded when the sealed text would be longer than `open` accepts.
         """
-        keys, nonce = self._keys[0], os.urandom(_NONCE)
+        keys, nonce = self._keys, os.urandom(_NONCE)
         sealed_at = int(self._clock() * 1000).to_bytes(_TIME, "big")
         ciphertext = keys.crypt(nonce, sealed_at + to_json(payload))
         text = STATE_PREFIX + json_values.encode_base64url(nonce + ciphertext + keys.tag(nonce, binding, ciphertext))
@@ -403,10 +402,9 @@ class Sealer:
         return from_json(plaintext[_TIME:])
 
     def _decrypt(self, nonce: bytes, ciphertext: bytes, tag: bytes, binding: bytes) -> bytes:
-        for keys in self._keys:
-            if hmac.compare_digest(keys.tag(nonce, binding, ciphertext), tag):
-                return keys.crypt(nonce, ciphertext)
-        raise InvalidState
+        if not hmac.compare_digest(self._keys.tag(nonce, binding, ciphertext), tag):
+            raise InvalidState
+        return self._keys.crypt(nonce, ciphertext)
 
 
 def digest_binding(principal: str, method: str, target: str, arguments: Any, brought: Any = None) -> bytes:

@@ -51,6 +51,7 @@ from defserve.stores.store import EVENT_NEWS_SPACE, is_in_memory
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from defserve.auth.auth_options import Auth
     from defserve.protocols.mcp.asking.server_secret import ServerSecret
     from defserve.protocols.mcp.events.webhooks import Webhooks
     from defserve.protocols.mcp.subscriptions import Subscriptions
@@ -69,14 +70,20 @@ log = logging.getLogger("defserve")
 
 
 class Events(Extension):
-    """The events of a server. `store` keeps the log; `secret` is the server's."""
+    """The events of a server. `store` keeps the log; `secret` and `auth` are the server's."""
 
     name = "events"
     listing = frozenset({LIST_METHOD})
 
     def __init__(
-        self, store: ServerStore, secret: ServerSecret, subscriptions: Subscriptions, settings: EventSettings
+        self,
+        store: ServerStore,
+        secret: ServerSecret,
+        subscriptions: Subscriptions,
+        settings: EventSettings,
+        auth: Auth | None,
     ) -> None:
+        self.auth = auth
         self.store, self.settings, self.log = store, settings, EventLog(store, settings, on_added=self._on_added)
         self.registry: Registry[EventType] = Registry("event")
         self.is_loopback_allowed = settings.allow_loopback

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
+from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -61,7 +62,7 @@ log = logging.getLogger("defserve")
 
 
 class EventHub:
-    """The listeners of one loop. `emit` adds what a source yields to the log."""
+    """The listeners of one loop. `run_source` adds what a source yields to the log."""
 
     def __init__(self, events: EventLog, store: ServerStore, run_source: Callable[[EventType, Params], Any]) -> None:
         self.log, self._store, self._run_source = events, store, run_source
@@ -176,7 +177,7 @@ class EventHub:
         return source
 
     async def _run_while_leased(self, event: EventType, wanted: Params, key: tuple[str, bytes]) -> None:
-        """Run a source in one process of the server. If that one ends, another takes over."""
+        """Run a source in one process of the server. If that one ends, or loses its lease, another takes over."""
         from hashlib import sha256
 
         token, backoff = make_lease_token(), Backoff(FIRST_PAUSE, MAX_PAUSE, jitter=(0.8, 1.2))
@@ -191,10 +192,16 @@ class EventHub:
             except Refused:
                 await asyncio.sleep(backoff.next_wait())
                 continue
+            until_lost = asyncio.timeout(None)
+            lease.on_lost = partial(until_lost.reschedule, 0)
             try:
-                await self._run_source(event, wanted)
+                async with until_lost:
+                    await self._run_source(event, wanted)
                 backoff.reset()
             except Exception as error:
+                if isinstance(error, TimeoutError) and until_lost.expired():
+                    log.warning("the source of event %s stops: another process may run it by now", event.name)
+                    continue
                 log.error("the source of event %s failed, and is started again", event.name, exc_info=error)
             finally:
                 await lease.release()

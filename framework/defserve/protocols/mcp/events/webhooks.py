@@ -12,21 +12,19 @@ import hmac
 import json
 import logging
 import secrets
-import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
+from defserve.auth.api_keys import find_ended_credentials
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, encode_principal
 from defserve.auth.rates import Rate, TokenBuckets
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
-from defserve.core.registry import Registry
 from defserve.errors import DefserveError, InvalidParams, LimitExceeded, Refused
 from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mcp.errors import read_object_param
@@ -72,13 +70,15 @@ CHALLENGE_RATE: Final = Rate(per_second=0.5, burst=20)
 
 
 class Webhooks:
-    """The webhooks of a server. `clock` gives seconds since the epoch."""
+    """The webhooks of a server."""
 
-    def __init__(self, events: Events, codec: CursorCodec, clock: Callable[[], float] = time.time) -> None:
-        self._events, self._codec, self._clock = events, codec, clock
-        self.records = WebhookRecords(events.store, events.get_lasting_secret(), clock)
+    def __init__(self, events: Events, codec: CursorCodec) -> None:
+        self._events, self._codec = events, codec
+        self.records = WebhookRecords(events.store, events.get_lasting_secret())
         self._challenges = TokenBuckets(CHALLENGE_RATE)
         self._deliveries: dict[EventHub, Deliveries] = {}
+        self._watches: dict[tuple[EventHub, Space, str], object] = {}
+        """The watch over each credential that somebody has subscribed with."""
 
     # -- what clients ask for ----------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Webhooks:
             progress = await self.records.store_subscription(space, wanted, secret, start, most=most)
         except LimitExceeded as error:
             raise make_event_error(call, "resource_exhausted", error.message, **error.data) from None
-        self._watch_credential(call, caller, space, wanted, hub)
+        self._watch_credential(call, caller, space, hub)
         deliveries.reload_soon(id)
         return {
             "id": id,
@@ -185,7 +185,7 @@ class Webhooks:
         nonce = secrets.token_urlsafe(32)
         body = to_json({"type": VERIFICATION_TYPE, "challenge": nonce})
         message_id = f"msg_{VERIFICATION_TYPE}_{secrets.token_hex(12)}"
-        signed = sign_webhook([parse_webhook_secret(secret)], message_id, int(self._clock()), body)
+        signed = sign_webhook([parse_webhook_secret(secret)], message_id, int(self.records.clock()), body)
         try:
             headers = {**signed, SUBSCRIPTION_ID_HEADER: id}
             answer = await sender.post(url, headers, body, caller=call.principal, reads_answer=True)
@@ -201,38 +201,39 @@ class Webhooks:
         if hub not in self._deliveries:
             events = self._events
             sender = WebhookSender(events.settings, is_loopback_allowed=events.is_loopback_allowed)
-            made = self._deliveries[hub] = Deliveries(
-                self.records, self._codec, events.registry, hub, sender, has_backends=events.has_backends
-            )
+            made = self._deliveries[hub] = Deliveries(events, self.records, self._codec, hub, sender)
             hub.tasks.start(made.run())
         return self._deliveries[hub]
 
     async def stop_deliveries(self, hub: EventHub) -> None:
         """The loop ends."""
+        self._watches = {key: watch for key, watch in self._watches.items() if key[0] is not hub}
         if (deliveries := self._deliveries.pop(hub, None)) is not None:
             await deliveries.sender.aclose()
 
-    def _watch_credential(
-        self, call: Call, caller: Principal, space: Space, subscription: Subscription, hub: EventHub
-    ) -> None:
-        """End the subscription if the key or token that it was made with is revoked. If it only expires, it goes on."""
-        is_ended = False
+    def _watch_credential(self, call: Call, caller: Principal, space: Space, hub: EventHub) -> None:
+        """End what was subscribed to with a key or token if that is revoked. If it only expires, it goes on."""
+        key, watch = (hub, space, caller.credential), object()
+
+        def is_kept() -> bool:
+            # Subscriptions are refreshed again and again. One watch is enough: the first that is asked.
+            return hub in self._deliveries and self._watches.setdefault(key, watch) is watch
 
         def on_ended() -> None:
-            nonlocal is_ended
-            is_ended = True
+            self._watches.pop(key, None)
             expires = caller.claims.get("exp")
-            if not (isinstance(expires, int | float) and self._clock() >= expires - 1):
-                hub.tasks.start(self._end_revoked(space, subscription, hub))
+            if not (isinstance(expires, int | float) and self.records.clock() >= expires - 1):
+                hub.tasks.start(self._end_revoked(space, caller.credential, hub))
 
-        call.keep_credential(lambda: not is_ended and hub in self._deliveries, on_ended)
+        call.keep_credential(is_kept, on_ended)
 
-    async def _end_revoked(self, space: Space, subscription: Subscription, hub: EventHub) -> None:
-        loaded = await self.records.load_subscription(space, subscription.id)
-        # Somebody may have refreshed it with another key since.
-        if loaded is not None and loaded[0].principal.credential == subscription.principal.credential:
-            error = EventError("forbidden", subscription.dialect, "the credential of this subscription was revoked")
-            await self.start_deliveries(hub).terminate(space, loaded[0], error)
+    async def _end_revoked(self, space: Space, credential: str, hub: EventHub) -> None:
+        while True:
+            try:
+                return await self.start_deliveries(hub).end_revoked(space, credential)
+            except Refused as error:
+                log.warning("webhooks of a credential that was revoked wait for the store: %s", error)
+                await asyncio.sleep(LOOK_SECONDS)
 
 
 def _require_caller(call: Call) -> Principal:
@@ -292,20 +293,14 @@ log = logging.getLogger("defserve")
 
 
 class Deliveries:
-    """Delivers on one loop, while this process holds the lease. `has_backends`: see `Events`."""
+    """Delivers on one loop, while this process holds the lease."""
 
     def __init__(
-        self,
-        records: WebhookRecords,
-        codec: CursorCodec,
-        registry: Registry[EventType],
-        hub: EventHub,
-        sender: WebhookSender,
-        *,
-        has_backends: bool = False,
+        self, events: Events, records: WebhookRecords, codec: CursorCodec, hub: EventHub, sender: WebhookSender
     ) -> None:
-        self._records, self._codec, self._registry, self._hub, self.sender = records, codec, registry, hub, sender
-        self._has_backends = has_backends
+        self.records, self._codec, self._registry, self.hub, self.sender = records, codec, events.registry, hub, sender
+        self._has_backends = events.has_backends
+        self._keys = events.auth.find_api_keys() if events.auth is not None else None
         self._changed = asyncio.Event()
         self._running: dict[str, SubscriptionDelivery] = {}
         self._unreadable: set[Space] = set()
@@ -323,7 +318,7 @@ class Deliveries:
         """Deliver for as long as the loop runs."""
         while True:
             try:
-                if await self._records.count_all_subscriptions():
+                if await self.records.count_all_subscriptions():
                     await self._run_with_lease()
                     await _wait(self._changed, LOOK_SECONDS)
                 else:
@@ -333,7 +328,7 @@ class Deliveries:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _run_with_lease(self) -> None:
-        lease = Lease(self._records.store, LEASE_NAME, self._token)
+        lease = Lease(self.records.store, LEASE_NAME, self._token)
         try:
             await lease.acquire(LEASE_SECONDS)
         except StoreBusy:
@@ -344,6 +339,7 @@ class Deliveries:
                 began = clock()
                 if not await self._update_tasks():
                     break
+                await self._end_those_with_ended_keys()
                 # While many subscribe, most of the time is theirs.
                 await asyncio.sleep(LOOK_SHARE * (clock() - began))
                 await _wait(self._changed, LOOK_SECONDS)
@@ -357,9 +353,9 @@ class Deliveries:
     async def _update_tasks(self) -> bool:
         """Have a task for each subscription. False if there is none."""
         wanted: dict[str, tuple[Space, int]] = {}
-        async for space in self._records.iter_spaces():
+        async for space in self.records.iter_spaces():
             try:
-                ledger = await self._records.read_caller_subscriptions(space)
+                ledger = await self.records.read_caller_subscriptions(space)
             except UnreadableWebhook as error:
                 if space not in self._unreadable:
                     self._unreadable.add(space)
@@ -378,15 +374,31 @@ class Deliveries:
                 self._running[id].mark_changed()
         return bool(wanted)
 
+    async def _end_those_with_ended_keys(self) -> None:
+        """End what was subscribed to with an API key that has ended, also if that was before this process began."""
+        if self._keys is None:
+            return
+        shown = {running.credential: running.space for running in self._running.values()}
+        try:
+            ended = await find_ended_credentials(self._keys, shown)
+        except Exception as error:
+            log.warning("the keys of webhooks cannot be looked up: %s", error)
+            return
+        for credential in ended:
+            await self.end_revoked(shown[credential], credential)
+
+    async def end_revoked(self, space: Space, credential: str) -> None:
+        """End what a caller has subscribed to with a credential. One that cannot be read gets no events anyway."""
+        with suppress(UnreadableWebhook):
+            for id in (await self.records.read_caller_subscriptions(space)).ids:
+                with suppress(UnreadableWebhook):
+                    loaded = await self.records.load_subscription(space, id)
+                    # Somebody may have refreshed it with another key since.
+                    if loaded is not None and loaded[0].principal.credential == credential:
+                        text = "the credential of this subscription was revoked"
+                        await self.terminate(space, loaded[0], EventError("forbidden", loaded[0].dialect, text))
+
     # -- for the task of a subscription ------------------------------------------------------------------
-
-    @property
-    def records(self) -> WebhookRecords:
-        return self._records
-
-    @property
-    def hub(self) -> EventHub:
-        return self._hub
 
     def find_event(self, subscription: Subscription, known: EventType | None) -> EventType | None:
         """The type of a subscription. None if it may still be declared. Raises EventError if it has ended for it."""
@@ -424,10 +436,10 @@ class Deliveries:
 
     async def terminate(self, space: Space, subscription: Subscription, error: EventError) -> None:
         """End a subscription, and tell its address once."""
-        if await self._records.remove_subscription(space, subscription.id):
+        if await self.records.remove_subscription(space, subscription.id):
             self.reload_soon(subscription.id)
             # Not in the task of the subscription, which ends as soon as it is removed.
-            self._hub.tasks.start(self._send_end(subscription, error))
+            self.hub.tasks.start(self._send_end(subscription, error))
 
     async def _send_end(self, subscription: Subscription, error: EventError) -> None:
         body = {"type": TERMINATED_TYPE, "error": error.to_wire()}
@@ -435,11 +447,11 @@ class Deliveries:
             await self._send(subscription, f"msg_{TERMINATED_TYPE}_{secrets.token_hex(12)}", body)
 
     async def _send(self, subscription: Subscription, message_id: str, body: Params) -> None:
-        keys, data = await self._records.list_keys(subscription), to_json(body)
+        keys, data = await self.records.list_keys(subscription), to_json(body)
         if not keys:
             # The server's own secret was replaced. A refresh brings the secret again.
             raise DeliveryFailed("connection_refused")
-        signed = sign_webhook(keys, message_id, int(self._records.clock()), data)
+        signed = sign_webhook(keys, message_id, int(self.records.clock()), data)
         headers = {**signed, SUBSCRIPTION_ID_HEADER: subscription.id}
         await self.sender.post(subscription.url, headers, data, caller=subscription.principal.id)
 
@@ -451,7 +463,7 @@ class _ProgressLost(Exception):
 class SubscriptionDelivery:
     """Delivers the events of one subscription, one after another, in a `task` of its own.
 
-    `changed_at` is when it was made or refreshed last.
+    `changed_at` is when it was made or refreshed last, and `credential` what with: empty until that is read.
 
     Thousands wait at the same time, in a `LogFollower`, which wakes it for an event that it has to send. So it has one
     task and one event to wait for, and keeps what it has read of the store until that changes. What it only passes is
@@ -462,15 +474,15 @@ class SubscriptionDelivery:
     """
 
     __slots__ = (
-        *("task", "changed_at", "position", "_deliveries", "_records", "_hub", "_space", "_id", "_waker"),
+        *("task", "changed_at", "position", "space", "credential", "_deliveries", "_records", "_hub", "_id", "_waker"),
         *("_is_changed", "_has_news", "_is_due", "_event", "_follower", "_subscription", "_progress"),
         *("_stored", "_tried", "_unwritten", "_writer"),
     )
 
     def __init__(self, deliveries: Deliveries, space: Space, id: str, changed_at: int) -> None:
-        self.changed_at = changed_at
+        self.changed_at, self.space, self.credential = changed_at, space, ""
         self._deliveries, self._records, self._hub = deliveries, deliveries.records, deliveries.hub
-        self._space, self._id = space, id
+        self._id = id
         self._waker, self._is_changed, self._has_news, self._is_due = asyncio.Event(), True, False, False
         self._event: EventType | None = None
         self._follower: LogFollower
@@ -528,7 +540,7 @@ class SubscriptionDelivery:
                 self._event = event or self._event
                 await self._go_on()
             except EventError as error:
-                await self._deliveries.terminate(self._space, self._subscription, error)
+                await self._deliveries.terminate(self.space, self._subscription, error)
                 return
             except _ProgressLost:
                 return
@@ -547,10 +559,11 @@ class SubscriptionDelivery:
             await self._finish_writing()
             self._is_changed = False
             async with self._deliveries.store_room:
-                loaded = await self._records.load_subscription(self._space, self._id)
+                loaded = await self._records.load_subscription(self.space, self._id)
             if loaded is None:
                 return False
             self._subscription, progress, stored = loaded
+            self.credential = self._subscription.principal.credential
             if stored not in (self._stored, self._tried):
                 # It is new here, or somebody else has changed it.
                 self._progress, self.position = progress, progress.cursor
@@ -560,7 +573,7 @@ class SubscriptionDelivery:
                 self._start_writing()
         expires = self._subscription.expires
         if expires is not None and expires <= self._records.now():
-            await self._records.remove_subscription(self._space, self._id)
+            await self._records.remove_subscription(self.space, self._id)
             return False
         return True
 
@@ -655,7 +668,7 @@ class SubscriptionDelivery:
         while self._unwritten:
             async with self._deliveries.store_room:
                 count, self._tried = self._unwritten, self._progress.to_bytes()
-                if not await self._records.store_progress(self._space, self._id, self._tried, self._stored):
+                if not await self._records.store_progress(self.space, self._id, self._tried, self._stored):
                     raise _ProgressLost
             self._stored = self._tried
             self._unwritten -= count

@@ -170,6 +170,10 @@ class Tasks(Extension):
             return await elsewhere.fetch_task(call, task)
         return (await self._alive(call, task)).to_detailed_task()
 
+    async def _fetch_visible_task(self, call: Call, id: str) -> Params:
+        """The same by its id. Another process may have ended it, or the caller may have lost sight of it."""
+        return await self.fetch_task(call, _require_task(await self.find_visible_task(call, id)))
+
     def _running_elsewhere(self, task: StoredTask) -> RemoteTasks | None:
         return self.elsewhere if task.record.elsewhere is not None and not task.record.is_over else None
 
@@ -239,7 +243,7 @@ class Tasks(Extension):
                 if (task := await self.find_visible_task(call, id)) is None:
                     continue
                 if task.record.elsewhere is not None and not task.record.is_over:
-                    follower.polled[id] = partial(self.fetch_task, call, task)
+                    follower.polled[id] = partial(self._fetch_visible_task, call, id)
                 else:
                     follower.follow_task(task)
         except BaseException:
@@ -518,7 +522,7 @@ MIN_POLL_SECONDS: Final = 0.5
 
 
 class TaskFollower:
-    """Tells one listener of its tasks, from `begin` to `end`. `latest` is the newest that is known of each.
+    """Tells one listener of its tasks, from `start` to `stop`. `latest` is the newest that is known of each.
 
     Those in `polled` run elsewhere; each is what gives the task as it is.
     """

@@ -356,7 +356,7 @@ class TaskRunner:
         self.held: dict[str, int] = {}
         """Tasks that only this process can ask for, and when they expire: other servers run them."""
         self.runs: set[TaskRun] = set()
-        """Those that have started, although their task may not have begun. A run counts until `finish`."""
+        """Those that have started, although their task may not have begun. A run counts until `finish_run`."""
         self._is_alone = is_alone
         self._listeners: dict[str, list[TaskListener]] = {}
         self._finishing = BackgroundTasks()

@@ -257,7 +257,8 @@ class SessionChannels:
         told = answer if is_object(answer) else {}
         results, registered = told.get("results"), told.get("registered")
         if is_array(results):
-            verdicts = {one.get("id"): one.get("accepted") is True for one in results if is_object(one)}
+            said = [one for one in results if is_object(one) and isinstance(one.get("id"), str)]
+            verdicts = {one["id"]: one.get("accepted") is True for one in said}
         elif is_array(registered):
             verdicts, strictly = {id: True for id in registered if isinstance(id, str)}, True
         else:
@@ -357,7 +358,7 @@ class ChannelDirectory:
     # -- telling -----------------------------------------------------------------------------------------
 
     def notify_all_hosts(self) -> None:
-        """`follow` for every host. From any thread."""
+        """`notify_host` for every host. From any thread."""
         self.server.for_each_session(self.notify_host)
 
     def notify_host(self, session: Session) -> None:

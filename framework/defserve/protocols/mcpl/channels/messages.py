@@ -190,7 +190,7 @@ class ReceivedMessage:
 
     @classmethod
     def from_json_value(cls, channel: Channel | str, wire: Params) -> ReceivedMessage:
-        """The message that was `written`."""
+        """The message of `to_json_value`."""
         author = Author(wire["author"]["id"], wire["author"]["name"])
         optional = (wire.get("threadId"), wire["timestamp"], wire["metadata"], wire.get("tags", ()))
         return cls(channel, read_mcpl_content(wire["content"]), author, wire["messageId"], *optional)
@@ -302,7 +302,7 @@ USES_BY_VERB: Mapping[str, tuple[str, ...]] = {
 
 
 class ChannelTypeBase:
-    """The part of a channel type that needs no other file of the room; `ChannelType` adds the author's verbs."""
+    """The part of a channel type that needs no other module; `ChannelType` adds the author's verbs."""
 
     def __init__(self, type: str, feature_set: FeatureSetBase) -> None:
         self.type, self.feature_set, self.owner = type, feature_set, feature_set.owner

@@ -39,7 +39,7 @@ from defserve.protocols.mcpl.state.ownership import (
     make_branch_owner_id,
     read_state_params,
 )
-from defserve.protocols.mcpl.state.states import StateOptions, States, translate_checkpoint_gone_error
+from defserve.protocols.mcpl.state.states import StateOptions, States, lock_tree, translate_checkpoint_gone_error
 from defserve.protocols.mcpl.state.undo import ChangeLine, UndoDirection, get_line_position, overwrite_in_place
 from defserve.protocols.mcpl.vocabulary import CheckpointNotFound, StateRefused, UnknownFeatureSet
 from defserve.stores.checkpoints.checkpoint_store import (
@@ -177,11 +177,8 @@ class StateSection(McplSection):
             with suppress(Refused):  # then `defserve state prune` removes it
                 key = TreeKey(states.name, make_branch_owner_id(owner) if states.per == "server" else owner)
                 # After a call that is being stopped, so that what it still commits goes too.
-                lock = await states.locks.acquire(key, self._storage.limits.lock)
-                try:
+                async with await states.locks.acquire(key, self._storage.limits.lock):
                     await (await states.trees()).drop_tree(key)
-                finally:
-                    await lock.aclose()
 
     # -- where it is kept --------------------------------------------------------------------------------
 
@@ -207,11 +204,12 @@ class StateSection(McplSection):
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
         """Open the stores before the first call, so that problems show early. The last server to stop closes them."""
-        stores = list(dict.fromkeys(states.store for states in self))
-        for store in stores:
-            await store.open()
-            self._opened[store] = self._opened.get(store, 0) + 1
+        stores = list[Store]()
         try:
+            for store in dict.fromkeys(states.store for states in self):
+                await store.open()
+                self._opened[store] = self._opened.get(store, 0) + 1
+                stores.append(store)
             yield
         finally:
             for store in stores:
@@ -440,8 +438,7 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
     owner = find_state_owner(call, states.per)
     key = TreeKey(states.name, owner.id)
     trees, limits = await states.trees(), call.session.composition.limits
-    lock = await states.locks.acquire(key, limits.lock) if states.concurrency == "serial" else None
-    try:
+    async with await lock_tree(states, key, limits.lock):
         with translate_checkpoint_gone_error():
             try:
                 held = await trees.load_checkpoint(key, id)
@@ -459,9 +456,6 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
             # The author's undo is done: the state must follow, even if the call is cancelled, or if the checkpoint is
             # no longer retained.
             await run_uninterrupted(call, trees.restore_as_head(held))
-    finally:
-        if lock is not None:
-            await lock.aclose()
     return RolledBack(id, True).to_wire()
 
 

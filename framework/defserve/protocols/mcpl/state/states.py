@@ -8,9 +8,10 @@ for checkpoint in await notebooks.checkpoints():        # inside a call: the cal
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from pydantic_core import from_json, to_json
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.core.session import Session
-from defserve.errors import NoBackChannel, PeerError, UsageError, make_attribute_error
+from defserve.errors import NoBackChannel, PeerError, PeerGone, UsageError, make_attribute_error
 from defserve.protocols.mcpl.peers import CURRENT_CALL, Peer, run_on_session_loop
 from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
 from defserve.protocols.mcpl.state.ownership import (
@@ -218,10 +219,9 @@ class States(Generic[M]):
         return made.checkpoint
 
     async def _tell_hosts(self, made: CheckpointCommit, owner: str | Session | None) -> None:
-        for session in self._sessions(owner):
-            if can_tell(self, session):
-                # A host that refuses it stays where it was, and branches off.
-                await run_on_session_loop(session, _send_update(self, made, session))
+        # A host that refuses it stays where it was, and branches off.
+        told = [each for each in self._sessions(owner) if can_tell(self, each)]
+        await asyncio.gather(*(_tell_host(self, made, session) for session in told))
 
     async def undo(self, *, owner: str | Session | None = None) -> bool:
         """Take the last change back; the next `undo` goes one further back. Returns whether there was a change.
@@ -430,6 +430,11 @@ class HostCheckpoint(NamedTuple, Generic[M]):
     value: M | None
 
 
+async def lock_tree(states: States[Any], key: TreeKey, seconds: float) -> AsyncExitStack:
+    """Let one after another work on a tree, unless each gets a branch. To be closed. Raises as `TreeLocks` does."""
+    return await states.locks.acquire(key, seconds) if states.concurrency == "serial" else AsyncExitStack()
+
+
 async def change_state(
     states: States[M], key: TreeKey, change: Callable[[M], Any], call: Call | None
 ) -> CheckpointCommit | None:
@@ -439,8 +444,7 @@ async def change_state(
     unproved state does not change what all callers share.
     """
     trees = await states.trees()
-    lock = await states.locks.acquire(key, LOCK_SECONDS) if states.concurrency == "serial" else None
-    try:
+    async with await lock_tree(states, key, LOCK_SECONDS):
         held = await trees.load_checkpoint(key)
         states.require_proof(call, held)
         with states.fitting():
@@ -458,9 +462,6 @@ async def change_state(
         if key.owner == SHARED_OWNER_ID and not can_move_shared_head(call, held):
             raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
         return await trees.commit(drop_proof_after_unproved_read(call, held), draft)
-    finally:
-        if lock is not None:
-            await lock.aclose()
 
 
 async def step_state(
@@ -468,8 +469,7 @@ async def step_state(
 ) -> CheckpointCommit | None:
     """Undo or redo a change of a state that no call holds. None if there is none."""
     trees = await states.trees()
-    lock = await states.locks.acquire(key, LOCK_SECONDS) if states.concurrency == "serial" else None
-    try:
+    async with await lock_tree(states, key, LOCK_SECONDS):
         held, line = await trees.load_checkpoint(key), ChangeLine(trees, [key])
         position = get_line_position(held.record) if held.record is not None else None
         found = await line.find_step(position, direction) if position is not None else None
@@ -480,9 +480,6 @@ async def step_state(
         if key.owner == SHARED_OWNER_ID and not can_move_shared_head(call, held):
             raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
         return await trees.commit(drop_proof_after_unproved_read(call, held), draft, position=found)
-    finally:
-        if lock is not None:
-            await lock.aclose()
 
 
 def can_tell(states: States[Any], session: Session) -> bool:
@@ -490,6 +487,11 @@ def can_tell(states: States[Any], session: Session) -> bool:
     peer = Peer(session)
     offers = peer.live is not None and peer.live.offered.get(STATE_UPDATE_CAPABILITY) is True
     return offers and peer.calls_back and session.ready and peer.policy.allows(states.feature_set)
+
+
+async def _tell_host(states: States[Any], made: CheckpointCommit, session: Session) -> None:
+    with suppress(PeerGone):  # its loop has ended
+        await run_on_session_loop(session, _send_update(states, made, session))
 
 
 async def _send_update(states: States[Any], made: CheckpointCommit, session: Session) -> None:
@@ -540,7 +542,7 @@ class StateValues(Generic[M]):
         self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
 
     def take_unshared_value(self, content: CheckpointContent | None) -> tuple[M, bytes]:
-        """A value for one caller alone, and its text. Without content, the initial value. Raises what `read` raises."""
+        """A value for one caller alone, and its text. Without content, the initial value. Raises ValueError."""
         known = self._known.get(content) if content is not None else None
         if known is not None:
             return known.unseen.pop() if known.unseen else self.parse_value(content), known.text
