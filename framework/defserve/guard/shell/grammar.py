@@ -102,12 +102,13 @@ def sort_words(words: Sequence[str], rules: Grammar, title: str, leading: bool =
             read.operands.append(word)
             if leading:
                 late = [word for word in rest if "first" in rules.style and len(word) > 1 and word[0] == "-"]
-                read.problems += [
-                    Violation("flag", f"Blocked flag of {title}: '{word}' comes too late") for word in late
-                ]
+                read.problems += [_make_late_flag(title, word) for word in late]
                 read.operands += rest
                 break
         elif word == "--":
+            # These read their words themselves, and some go on to read options: `find -- -delete`.
+            late = [word for word in rest if "words" in rules.style and len(word) > 1 and word[0] == "-"]
+            read.problems += [_make_late_flag(title, word) for word in late]
             read.operands += rest
             break
         else:
@@ -115,10 +116,14 @@ def sort_words(words: Sequence[str], rules: Grammar, title: str, leading: bool =
             _read_option(word, rest, rules, title, read)
             # Where options end at the first operand, a late one is a file, and the command does something else.
             if "early" in rules.style and read.operands and any(_is_choice(one) for _, one, _ in read.options[known:]):
-                read.problems.append(Violation("flag", f"Blocked flag of {title}: '{word}' comes too late"))
+                read.problems.append(_make_late_flag(title, word))
     if "one" in rules.style and len(read.options) > 1:
         read.problems.append(_unknown(title, read.options[1][0], rules))
     return read
+
+
+def _make_late_flag(title: str, word: str) -> Violation:
+    return Violation("flag", f"Blocked flag of {title}: '{word}' comes too late")
 
 
 def _is_negative(word: str, rules: Grammar) -> bool:
