@@ -96,6 +96,9 @@ def sort_words(words: Sequence[str], rules: Grammar, title: str, leading: bool =
     """Tell options, their values and operands apart. `leading`: the first operand ends the options."""
     read, rest = Words(), list(words)
     leading = leading or not rules.style.isdisjoint({"leading", "first"})
+    if "at" in rules.style:
+        files = (word for word in words if word[:1] == "@")
+        read.problems += [Violation("flag", f"Blocked flags of {title}: those in '{word}'") for word in files]
     while rest:
         word = rest.pop(0)
         if "plain" in rules.style or len(word) < 2 or word[0] != "-" or _is_negative(word, rules):
@@ -346,7 +349,7 @@ class Grammar:
     """`words`: no clusters; `one`: no clusters, at most one option; `apart`: no attached values; `plain`: no options;
     `leading`: options stand first; `first`: so they do, and no dash comes later; `alone`: needs no sub-command;
     `tasks`: every operand is a task; `never`: refused in every form; `negative`: `-5` is an operand; `early`: what
-    chooses between forms stands first."""
+    chooses between forms stands first; `at`: no word starts with `@`, which would name a file of further options."""
     needs: tuple[tuple[frozenset[str], frozenset[str]], ...] = ()
     """Options (none: always) → options of which one must be given as well."""
 
