@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -269,6 +271,17 @@ def test_an_interpreter_that_does_not_start_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(workers, "locate_parts", lambda: ("/nowhere/monty", paths))
     with pytest.raises(Refused, match="the interpreter did not start"):
         workers.SandboxPool(1).open()
+
+
+def test_a_process_that_the_system_refuses_is_refused_and_takes_no_slot(monkeypatch: pytest.MonkeyPatch):
+    pool = workers.SandboxPool(1)
+    refusing = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    with monkeypatch.context() as patch:
+        patch.setattr(workers.subprocess, "Popen", Mock(side_effect=refusing))
+        with pytest.raises(Refused, match="did not start .Too many open files"):
+            pool.acquire_worker()
+    pool.open()
+    pool.close()
 
 
 def test_the_process_knows_nothing_of_the_servers_environment(pool: RecordingWorkers, monkeypatch: pytest.MonkeyPatch):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import anyio.to_thread
@@ -12,7 +15,7 @@ import pytest
 
 from defserve.errors import Refused, UsageError
 from defserve.sandbox import SandboxLimits, confinement, engines, monty, probe, run, run_async, running
-from defserve.sandbox.job import Outcome
+from defserve.sandbox.job import Outcome, RunStopper, make_sandbox_job
 from tests.effort import thinned
 from tests.sandbox.conftest import children
 
@@ -269,3 +272,13 @@ def test_what_a_dataclass_makes_has_what_it_needs() -> None:
     )
     outcome = run(source, level="strict")
     assert outcome.value == ["refused", True, True, False, "P(x=1)", True], outcome.error
+
+
+@pytest.mark.parametrize("name", ["os.pipe", "subprocess.Popen"])
+def test_a_process_that_the_system_cannot_start_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _, function = name.partition(".")
+    refusing = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    job = make_sandbox_job("1", "unrestricted", None, None)
+    with monkeypatch.context() as patch, pytest.raises(Refused, match="did not start .Too many open files"):
+        patch.setattr(getattr(running, module), function, Mock(side_effect=refusing))
+        running.run_in_jail(job, probe(), RunStopper())

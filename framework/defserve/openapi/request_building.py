@@ -130,7 +130,7 @@ def _json(request: ApiRequest, plan: BodyArguments, value: Any) -> None:
 def _form(request: ApiRequest, plan: BodyArguments, value: Any) -> None:
     fields = value.items() if is_object(value) else ()
     pairs = [
-        f"{quote(key, safe='[]')}={quote(text.encode('utf-8', 'replace'), safe='')}"
+        f"{encode_value(key, '[]')}={encode_value(text)}"
         for name, item in fields
         for key, text in _form_values(name, item)
     ]

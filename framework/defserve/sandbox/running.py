@@ -171,8 +171,14 @@ def run_in_jail(job: SandboxJob, layers: Layers, stop: RunStopper) -> Outcome:
     """Run a judged job and wait for its end. Raises Refused if the process could not be confined; nothing ran then."""
     started = time.monotonic()
     with ExitStack() as ours, ExitStack() as its:
-        startup, result = _open_pipe(ours, its), _open_pipe(ours, its)
-        process = _start(job, startup.write, result.write)
+        try:
+            startup, result = _open_pipe(ours, its), _open_pipe(ours, its)
+            process = _start(job, startup.write, result.write)
+        except OSError as error:
+            raise Refused(
+                f"the code was not run: its process did not start ({error.strerror})",
+                data={"fix": "see how many files and processes the server may have, and try again"},
+            ) from error
         try:
             stop.set_kill_function(process.kill)
             its.close()

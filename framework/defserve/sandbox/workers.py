@@ -57,15 +57,22 @@ class MontyWorker:
         binary, paths = locate_parts()
         self.deadline, self.timed_out = inf, False
         self._ending, self._ended, self._is_ready = threading.Lock(), False, False
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-X", "utf8", "-W", "ignore", "-c", CHILD, binary, *paths],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},
-            cwd="/",
-            start_new_session=True,
-        )
+        command = [sys.executable, "-I", "-S", "-X", "utf8", "-W", "ignore", "-c", CHILD, binary, *paths]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Refused(
+                f"the code was not run: the interpreter did not start ({error.strerror})",
+                data={"fix": "see how many files and processes the server may have, and try again"},
+            ) from error
         assert self._process.stdin is not None and self._process.stdout is not None
         self._writer, self._reader = self._process.stdin, self._process.stdout
 

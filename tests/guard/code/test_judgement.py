@@ -83,6 +83,7 @@ HOSTILE = {
     "many own names": "x=[];x.pop\n" * 900,
     "unpacking": "a,b=c\n" * 500,
     "one wide unpacking": "a," * 1600 + "=" + "[]," * 1600 + "\na.append(1)",
+    "format fields": f"'{'{' * 9_980}'.format(1)",
     "many kept rows": "x=[[0]];x[0].append(x)\n" * 400,
 }
 
@@ -199,3 +200,16 @@ def test_a_pattern_reads_no_attribute_that_a_class_names_as_text() -> None:
     source = 'class A:\n    __match_args__ = ("__glo" + "bals__",)\n\n'
     source += "def f(x):\n    match x:\n        case A(y):\n            return y\n"
     assert not judge(source, level="standard").allowed
+
+
+@for_each_row(
+    "source",
+    [
+        "getattr('{0.__class__}', 'format')(1)",
+        "f = getattr(str, 'format_map')\nf('{0.__class__}', {'0': 1})",
+        "match '{0.__class__}':\n    case str(format=f):\n        f(1)",
+        "class A:\n    def f(self, x):\n        return self.format(x)\n\nA.f('{0.__class__}', 1)",
+    ],
+)
+def test_a_text_that_reads_attributes_is_formatted_in_no_other_way_either(source: str) -> None:
+    assert [violation.rule for violation in judge(source, level="standard").violations] == ["format"]

@@ -205,6 +205,40 @@ def test_everyday_forms_pass(command: str, readonly: bool) -> None:
     assert bool(judge(command, mode="readonly")) is readonly
 
 
+@for_each_row(
+    "command",
+    [
+        "find -- -delete",
+        "find . -- -exec touch ran ';'",
+        "find -P -- . -fprintf out x",
+        "sqlite3 -- -init select",
+        "sqlite3 -readonly -- -init select",
+    ],
+)
+def test_two_dashes_hide_no_option_of_a_program_that_reads_its_words_itself(command: str) -> None:
+    assert [violation.rule for violation in judge(command).violations] == ["flag"]
+    assert not judge(command, allowed={"find": None, "sqlite3": None})
+
+
+@for_each_row(
+    "command",
+    [
+        "ruff check -n @x",
+        "ruff check -n --select @x a.py",
+        "ruff check -n -- @x",
+        "ruff format @x",
+        "ruff rule @x",
+        "clang-format --style @x a.c",
+        "strings -s @x a",
+        "addr2line @x",
+        "c++filt @x",
+    ],
+)
+def test_no_word_names_a_file_of_further_options(command: str) -> None:
+    assert "flag" in {violation.rule for violation in judge(command).violations}
+    assert judge(command.replace("@x", "x"))
+
+
 def test_absolute_paths_are_inside_if_they_are_below_the_root() -> None:
     assert judge("cat /work/project/a", root="/work/project")
     assert judge("ls /work/project", root="/work/project")

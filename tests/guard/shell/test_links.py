@@ -111,6 +111,17 @@ def test_a_directory_that_is_named_many_times_is_walked_once(monkeypatch: pytest
         Shell(root=str(tmp_path)).command("zip -r a.zip .")
 
 
+def test_a_copy_of_many_directories_is_looked_at_so_far_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("a/1", "a/2", "a/3", "d/x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(places, "MAX_LOOKED_AT", 50)
+    assert Shell(root=str(tmp_path)).command("cp -r" + " a" * 500 + " d").argv
+    spelt = " ".join("a" + "/" * count for count in range(20))
+    with pytest.raises(Rejected, match="too many files to copy"):
+        Shell(root=str(tmp_path)).command(f"cp -r {spelt} d")
+
+
 @pytest.fixture
 def brought(tmp_path: Path) -> Path:
     """A directory whose links lead out, under names that a program writes to or reads by itself."""

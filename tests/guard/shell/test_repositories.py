@@ -166,6 +166,16 @@ def test_objects_and_settings_from_elsewhere_stop_git(name: str, text: str, tmp_
     assert is_refused(root)
 
 
+def test_alternates_that_name_each_other_many_times_are_not_followed_without_an_end(repository: Path) -> None:
+    git = repository / ".git"
+    for level in range(4):
+        (git / f"l{level}/info").mkdir(parents=True)
+        (git / f"l{level}/info/alternates").write_text(f"../l{level + 1}\n" * 1_000)
+    (git / "objects/info/alternates").write_text("../l0\n" * 1_000)
+    with pytest.raises(Rejected, match="lists of alternates"):
+        judge(repository)
+
+
 def test_the_settings_of_a_submodule_stop_git(repository: Path) -> None:
     subprocess.run(["git", "init", "-q", "deep/inner"], cwd=repository, check=True)
     who = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
@@ -238,6 +248,14 @@ def test_a_data_base_whose_view_or_trigger_runs_a_program_is_refused(tmp_path: P
     with pytest.raises(Rejected, match="add -safe"):
         Shell(root=str(tmp_path)).command(f"sqlite3 -readonly {place.name} 'select * from t'")
     Shell(root=str(tmp_path)).command(f"sqlite3 -safe {place.name} 'select * from t'")
+
+
+def test_comments_behind_a_name_take_no_time_without_a_bound(tmp_path: Path) -> None:
+    make_database(tmp_path / "a.db", f"CREATE TABLE u (a {'--edit' * 100_000}\n)")
+    make_database(tmp_path / "b.db", f"CREATE TABLE u (a {'/*edit' * 100_000}*/)")
+    for name in ("a.db", "b.db"):
+        with pytest.raises(Rejected, match="add -safe"):
+            Shell(root=str(tmp_path)).command(f"sqlite3 -readonly {name} 'select * from t'")
 
 
 def test_what_sqlite3_opens_and_the_library_does_not_is_refused(tmp_path: Path) -> None:

@@ -144,6 +144,8 @@ def quietly(work: Callable[[], T]) -> T:
 # name in a plain call. R3 a module gives out what its export table lists. R4 (readonly) is in `readonly`.
 
 
+# What they are called on may read any attribute.
+_FORMATTING = frozenset(("format", "format_map", "vformat"))
 _READING_MODES = frozenset({"r", "rb", "rt", "br", "tr"})
 _GUARDED_PATH = re.compile(r"/(etc|proc|sys|dev|root|boot|run|var/run)(/|\Z)|~|.*(\A|[/\\])\.", re.DOTALL)
 _REFUSED_BY_STRICT: dict[str, str] = {
@@ -241,6 +243,8 @@ class CodeRules:
                 yield _violation(visit, "by-name", f"Blocked pattern: '{name}(' with a name that is not a literal")
             elif (attribute := self._attribute_name(literal.value)) is not None:
                 yield _violation(visit, "attribute", attribute)
+            elif name == "getattr" and literal.value in _FORMATTING:
+                yield _violation(visit, "format", f"Blocked pattern: 'getattr(' of '{literal.value}'")
 
     def _reference(self, visit: NodeVisit, reference: ImportReference | None) -> Iterator[Violation]:
         """R1 and the patterns of `block` for a name or attribute that is read."""
@@ -267,7 +271,7 @@ class CodeRules:
             message = self._attribute_name(node.attr, owned=self._is_self(node.value, visit.scope))
             if message is not None:
                 yield _violation(visit, "attribute", message)
-        if node.attr in ("format", "format_map", "vformat") and not (base and base.is_module):
+        if node.attr in _FORMATTING and not (base and base.is_module):
             yield from self._format(visit, node)
         yield from self._reference(visit, self.references.resolve_expression(node, visit.scope))
 
@@ -338,9 +342,8 @@ class CodeRules:
     def _format(self, visit: NodeVisit, node: ast.Attribute) -> Iterator[Violation]:
         templates = _literals(node.value, visit.scope, self.walk)
         if templates is None:
-            if not self._is_self(node.value, visit.scope):
-                yield _violation(visit, "format", f"Blocked pattern: '.{node.attr}(' of text that is not a literal")
-        elif any(re.search(r"\{[^}]*[.\[]_|__|\b[fgct][bior]?_", text) for text in templates):
+            yield _violation(visit, "format", f"Blocked pattern: '.{node.attr}(' of text that is not a literal")
+        elif any(re.search(r"\{[^{}]*[.\[]_|__|\b[fgct][bior]?_", text) for text in templates):
             yield _violation(visit, "format", f"Blocked pattern: '.{node.attr}(' that reads private attributes")
 
     def _import(self, visit: NodeVisit, node: ast.Import) -> Iterator[Violation]:
@@ -399,6 +402,8 @@ class CodeRules:
         for name in node.kwd_attrs:
             if (message := self._attribute_name(name)) is not None:
                 yield _violation(visit, "attribute", message)
+            elif name in _FORMATTING:
+                yield _violation(visit, "format", f"Blocked pattern: '{name}=' in a case")
 
     def _bad_identifier(self, visit: NodeVisit, name: str) -> Iterator[Violation]:
         if (

@@ -405,7 +405,7 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
             --whitespace --ignore-case --full --narm --skip-comments --no-strict --filler:text | pattern+
         """,
         "clang-format": """
-            -n,--dry-run -Werror,--Werror. -i!o --verbose --style,--fallback-style:name --lines:numbers
+            %at -n,--dry-run -Werror,--Werror. -i!o --verbose --style,--fallback-style:name --lines:numbers
             --sort-includes --assume-filename:pattern | read*
         """,
         "diffstat": "-bcCklmqsuKt -p:few -w:width -n:width -f:few -r:few | shell-word*",
@@ -466,16 +466,16 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
         "ruff": {
             "": "-Vq --version --quiet",
             "check": """
-                -vqs -n,--no-cache@1 --fix!w --unsafe-fixes --no-fix --diff --select,--ignore,--extend-select:names
+                %at -vqs -n,--no-cache@1 --fix!w --unsafe-fixes --no-fix --diff --select,--ignore,--extend-select:names
                 --extend-ignore,--fixable,--unfixable:names --output-format:name --statistics --show-fixes --preview
                 --exit-zero --isolated --line-length:width --target-version:name --exclude,--extend-exclude:glob
                 --quiet --verbose --silent | !w read* | read*
             """,
             "format": """
-                -vqs -n,--no-cache@1 --check --diff --line-length:width --target-version:name --preview --isolated
+                %at -vqs -n,--no-cache@1 --check --diff --line-length:width --target-version:name --preview --isolated
                 --exclude:glob --quiet --verbose | !w read* | !w read*
             """,
-            "rule": "--output-format:text|json | name",
+            "rule": "%at --output-format:text|json | name",
             "linter": "|",
             "version": "--output-format:text|json |",
         },
@@ -500,8 +500,8 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
             %words -f:number -l:number -layout -raw -nopgbrk -enc:name -q -eol:unix|dos|mac | read =- / !w write /
             !w read write
         """,
-        "c++filt": "-npirt | undashed*",
-        "addr2line": "-aCfips -e,--exe:object --functions --demangle --pretty-print --inlines | undashed+",
+        "c++filt": "%at -npirt | undashed*",
+        "addr2line": "%at -aCfips -e,--exe:object --functions --demangle --pretty-print --inlines | undashed+",
         "pkg-config pkgconf": """
             --modversion --exists --cflags --libs --static --list-all --print-errors --short-errors --print-variables
             --print-requires --print-provides --variable:name --cflags-only-I --libs-only-l --libs-only-L

@@ -196,7 +196,7 @@ TEXT_PROGRAM_SPECS: ProgramSpecTable = expand_table_groups(
             -R:always|never|auto | read? write?
         """,
         "strings": """
-            -afwdhvV -n,--bytes:number -o -t,--radix:d|o|x -e,--encoding:s|S|b|l|B|L --all --print-file-name
+            %at -afwdhvV -n,--bytes:number -o -t,--radix:d|o|x -e,--encoding:s|S|b|l|B|L --all --print-file-name
             --include-all-whitespace --data -s,--output-separator:char -U:default|locale|escape|hex|highlight|invalid
             -# | object*
         """,

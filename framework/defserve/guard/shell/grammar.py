@@ -96,18 +96,22 @@ def sort_words(words: Sequence[str], rules: Grammar, title: str, leading: bool =
     """Tell options, their values and operands apart. `leading`: the first operand ends the options."""
     read, rest = Words(), list(words)
     leading = leading or not rules.style.isdisjoint({"leading", "first"})
+    if "at" in rules.style:
+        files = (word for word in words if word[:1] == "@")
+        read.problems += [Violation("flag", f"Blocked flags of {title}: those in '{word}'") for word in files]
     while rest:
         word = rest.pop(0)
         if "plain" in rules.style or len(word) < 2 or word[0] != "-" or _is_negative(word, rules):
             read.operands.append(word)
             if leading:
                 late = [word for word in rest if "first" in rules.style and len(word) > 1 and word[0] == "-"]
-                read.problems += [
-                    Violation("flag", f"Blocked flag of {title}: '{word}' comes too late") for word in late
-                ]
+                read.problems += [_make_late_flag(title, word) for word in late]
                 read.operands += rest
                 break
         elif word == "--":
+            # These read their words themselves, and some go on to read options: `find -- -delete`.
+            late = [word for word in rest if "words" in rules.style and len(word) > 1 and word[0] == "-"]
+            read.problems += [_make_late_flag(title, word) for word in late]
             read.operands += rest
             break
         else:
@@ -115,10 +119,14 @@ def sort_words(words: Sequence[str], rules: Grammar, title: str, leading: bool =
             _read_option(word, rest, rules, title, read)
             # Where options end at the first operand, a late one is a file, and the command does something else.
             if "early" in rules.style and read.operands and any(_is_choice(one) for _, one, _ in read.options[known:]):
-                read.problems.append(Violation("flag", f"Blocked flag of {title}: '{word}' comes too late"))
+                read.problems.append(_make_late_flag(title, word))
     if "one" in rules.style and len(read.options) > 1:
         read.problems.append(_unknown(title, read.options[1][0], rules))
     return read
+
+
+def _make_late_flag(title: str, word: str) -> Violation:
+    return Violation("flag", f"Blocked flag of {title}: '{word}' comes too late")
 
 
 def _is_negative(word: str, rules: Grammar) -> bool:
@@ -341,7 +349,7 @@ class Grammar:
     """`words`: no clusters; `one`: no clusters, at most one option; `apart`: no attached values; `plain`: no options;
     `leading`: options stand first; `first`: so they do, and no dash comes later; `alone`: needs no sub-command;
     `tasks`: every operand is a task; `never`: refused in every form; `negative`: `-5` is an operand; `early`: what
-    chooses between forms stands first."""
+    chooses between forms stands first; `at`: no word starts with `@`, which would name a file of further options."""
     needs: tuple[tuple[frozenset[str], frozenset[str]], ...] = ()
     """Options (none: always) → options of which one must be given as well."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 
 # Most seds let `[/]` hide the mark, some do not. Where they differ, the script is refused. A bracket that comes first
 # belongs to the set: `[]x]`. So what is taken is never given back (`?+`, `*+`).
@@ -451,8 +452,9 @@ def _find_statement_problem(text: str, allowed: frozenset[str]) -> str | None:
     if why:
         return why
     begins, before = True, ""
-    if words[0] == "delete" and "where" not in words:
-        return "'delete' without 'where'"
+    for statement in (list(group) for is_end, group in groupby(words, ";".__eq__) if not is_end):
+        if statement[0] in ("delete", "with") and "delete" in statement and "where" not in statement:
+            return "'delete' without 'where'"
     for word in words:
         if begins and word != ";":
             if word not in allowed:
@@ -535,7 +537,7 @@ def is_true(condition: str) -> bool:
     left, equal, right = condition.partition("==")
     if equal:
         return left.strip() == right.strip()
-    return condition in ("!0", "! 0", "true", '""') or (condition.isdigit() and int(condition) != 0)
+    return condition in ("!0", "! 0", "true", '""') or (condition.isdecimal() and int(condition) != 0)
 
 
 def find_calls(script: str, *names: str) -> Iterator[tuple[str, str]]:

@@ -251,7 +251,7 @@ _COMPARERS = frozenset(("diff", "colordiff", "sdiff"))
 """They compare the files of two directories, or a file with that of the same name in a directory."""
 _PYTHON = re.compile(r"python[\d.]*")
 MAX_LOOKED_AT = 100_000
-"""Entries of a directory in which links are looked for before something is unpacked or checked there."""
+"""Entries in which links are looked for before something is unpacked, checked or copied there."""
 
 
 def _list_unnamed_paths(argv: Sequence[str], root: str) -> Iterator[str]:
@@ -264,8 +264,12 @@ def _list_unnamed_paths(argv: Sequence[str], root: str) -> Iterator[str]:
     folders = [path for path in dict.fromkeys(named) if os.path.isdir(path)]
     below = folders or [root]
     if program == "cp":
-        for word in words:
-            yield from (path for folder in folders for path in _list_copies(word, folder, root))
+        sources = dict.fromkeys(words)
+        copies = (path for word in sources for folder in folders for path in _list_copies(word, folder, root))
+        for count, path in enumerate(copies):
+            if count >= MAX_LOOKED_AT:
+                raise ValueError("too many files to copy; use rsync -a")
+            yield path
     elif program in _COMPARERS and "--no-dereference" not in words:
         for folder in folders:
             with os.scandir(folder) as entries:

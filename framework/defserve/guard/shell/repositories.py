@@ -31,7 +31,7 @@ from defserve.guard.verdict import Violation
 MAX_SETTINGS_BYTES = 1024 * 1024
 MAX_INDEX_BYTES = 64 * 1024 * 1024
 MAX_REPOSITORIES = 200
-"""How many submodules are looked at, at every depth."""
+"""How many submodules are looked at, at every depth. As many lists of alternates are followed."""
 
 # A key stands at the beginning of a line, or behind the name of its section. What git takes for the rest of a value, or
 # for a comment, is read as a setting as well: whoever is wrong about where those end overlooks one.
@@ -76,6 +76,7 @@ class _Repositories:
     def __init__(self, argv: Sequence[str], root: str) -> None:
         self._words = [word for word in argv[1:] if word[:1] != "-"]
         self._root, self._seen = os.path.realpath(root), set[str]()
+        self._alternates = 0
         pairs = zip(self._words, self._words[1:], strict=False)
         self._is_remote = not _REMOTE_COMMANDS.isdisjoint(self._words) or not _REMOTE_ACTIONS.isdisjoint(pairs)
         self._pushes = "push" in self._words
@@ -156,6 +157,9 @@ class _Repositories:
     def _find_alternates(self, objects: str, depth: int = 0) -> Iterator[Violation]:
         if not os.path.isfile(file := os.path.join(objects, "info", "alternates")):
             return
+        self._alternates += 1
+        if self._alternates > MAX_REPOSITORIES:
+            raise ValueError(f"it has more than {MAX_REPOSITORIES} lists of alternates")
         for line in _read(file, MAX_SETTINGS_BYTES).splitlines():
             # In quotes, it may be any text.
             if line.strip() and line[0] != "#":
@@ -385,10 +389,11 @@ def _read_offset(content: bytes, at: int) -> tuple[int, int]:
 
 MAX_SCHEMA_ENTRIES = 10_000
 _SCHEMA = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT ?"
-# A table may have such a name; it stands behind one of these words.
+# A table may have such a name; it stands behind one of these words. A comment behind the name may hide its bracket:
+# where the comment ends isn't looked for, since a text full of them would take time without a bound.
 _SHELL_FUNCTION = re.compile(
     r"(?:\b(table|into|references)\s+[\"'`\[]?)?\b(edit|readfile|writefile|load_extension|fsdir|zipfile)\b"
-    r"[\"'`\]]?(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*+\*/)*+\(",
+    r"[\"'`\]]?\s*+(?:\(|--|/\*)",
     re.IGNORECASE,
 )
 

@@ -51,6 +51,7 @@ PROBLEMS = {
         ("awk", '{print "function g("; g(1)}'),
         ("awk", "{f(1)}"),
         ("awk", "@load 'x'"),
+        ("awk", "BEGIN{while(²)x}"),
         ("awk", ""),
         ("awk", "{print a /=/ > 1}"),
         ("awk", "{(]}"),
@@ -258,6 +259,12 @@ def test_what_ends_passes(find_problem: FindProblem, script: str) -> None:
 def test_sql_that_reaches_further_than_its_data_base_is_refused(text: str) -> None:
     assert languages.find_sql_problem(text)
     assert languages.find_query_problem(text)
+
+
+@for_each_row("text", ["select 1; delete from t", ";delete from t", "with a as (select 1) delete from t"])
+def test_a_statement_that_deletes_every_row_is_refused_wherever_it_stands(text: str) -> None:
+    assert languages.find_sql_problem(text) == "'delete' without 'where'"
+    assert languages.find_sql_problem(f"{text} where a=1; select 1") is None
 
 
 @for_each_row("text", ["insert into t values (1)", "update t set a=1", "delete from t where a=1", "create table t(a)"])

@@ -11,7 +11,7 @@ from defserve.guard.shell.kinds import KINDS, find_word_kind
 from defserve.guard.shell.tables import OPT_IN_PROGRAM_TABLE, PROGRAM_TABLE, SYNTAX_CHECK_TABLE, TAR_TABLE
 from tests.rows import for_each_row
 
-STYLES = frozenset("words one apart plain leading first alone tasks never tar negative early".split())
+STYLES = frozenset("words one apart plain leading first alone tasks never tar negative at early".split())
 
 
 def grammars(entry: str | ProgramSpecTable, title: str) -> Iterator[tuple[str, Grammar]]:
