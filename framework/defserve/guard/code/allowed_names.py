@@ -252,7 +252,7 @@ STANDARD_LEVEL_EXPORTS: Mapping[str, frozenset[str]] = {
     "html.parser": split_names("HTMLParser"),
     "logging": split_names(
         "getLogger basicConfig debug info warning error exception critical log Logger NullHandler StreamHandler"
-        " Formatter DEBUG INFO WARNING ERROR CRITICAL NOTSET getLevelName"
+        " DEBUG INFO WARNING ERROR CRITICAL NOTSET getLevelName"
     ),
     "platform": split_names("python_version python_implementation"),
     "queue": split_names("Queue LifoQueue PriorityQueue SimpleQueue Empty Full"),
@@ -300,9 +300,9 @@ BLOCKED_MODULE_MEMBERS = frozenset(
 # Modules whose table holds everything that `from m import *` brings.
 STAR_IMPORT_MODULES = split_names("math cmath")
 
-# Keywords that turn a harmless call into one that writes.
+# Keywords that turn a harmless call into one that writes, or that formats with braces: those read any attribute.
 WRITING_KEYWORDS: Mapping[str, frozenset[str]] = {
-    "logging.basicConfig": split_names("filename filemode handlers stream")
+    "logging.basicConfig": split_names("filename filemode handlers stream style")
 }
 
 # Functions that import or call what their other arguments name: called directly, with these keywords and nothing else.
@@ -321,6 +321,8 @@ EXPOSED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
         " sendfile sock_accept sock_connect sock_recv sock_recv_into sock_recvfrom sock_sendall sock_sendfile"
         " sock_sendto getaddrinfo getnameinfo add_reader add_writer add_signal_handler start_tls"
     ),
+    # Its class formats with braces, if it is told to.
+    "logging": split_names("formatter"),
     "pathlib": split_names("parser pathmod _flavour"),
     "unittest": split_names("module testLoader loadTestsFromName loadTestsFromNames createTests runTests parseArgs"),
     "warnings": split_names("_module"),
