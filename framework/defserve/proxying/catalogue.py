@@ -219,8 +219,10 @@ class BackendCatalogue:
     async def refresh_lists(
         self, channel: BackendChannel, kinds: Sequence[str] | None = None, *, strict: bool = False
     ) -> None:
-        """Read lists, or all of them, and show them. Raises PeerError if one cannot be read; with `strict`, Clash for
-        a taken name."""
+        """Read lists, or all of them, and show them.
+
+        Raises PeerError if one cannot be read; with `strict`, NameClash for a taken name.
+        """
         kinds = tuple(self._kinds) if kinds is None else kinds
         async with self._refreshing:
             lists = await asyncio.gather(
