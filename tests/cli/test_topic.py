@@ -303,7 +303,9 @@ async def test_of_two_terminals_with_one_token_the_newer_stays_and_both_are_told
     ("argv", "complaint"),
     [
         (["http://127.0.0.1:1/ws", "--topic", "demo"], "is not the address of a gateway"),
-        (["ws://127.0.0.1:1/ws"], "no topic is given"),
+        (["ws://127.0.0.1:1/ws"], "no topic is given\n  fix: add --topic NAME"),
+        (["ws://127.0.0.1:1/ws?subtopic=demo"], "no topic is given"),
+        (["ws://[", "--topic", "demo"], "is not the address of a gateway"),
         (["ws://127.0.0.1:1/ws", "--topic", "demo", "--token-file", "nowhere"], "cannot read nowhere"),
     ],
 )

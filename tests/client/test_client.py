@@ -272,6 +272,35 @@ async def test_news_are_heard_on_a_stateless_subscription_until_the_server_ends_
             assert [news.params["tag"] async for news in events] == [request["id"]]
 
 
+async def test_a_stream_of_news_that_the_server_ends_with_an_error_raises_it():
+    def listen(request: dict[str, Any]) -> Any:
+        listening(server, request)
+        return Fail(-32603, "too slow")
+
+    server = PretendServer({**STATELESS, "subscriptions/listen": listen})
+    async with Client(server) as client, asyncio.timeout(20):
+        async with client.listen(tools=True) as events:
+            with pytest.raises(PeerError, match="too slow"):
+                await anext(events)
+
+
+async def test_a_resource_whose_stream_the_server_has_ended_can_be_subscribed_to_again():
+    def listen(request: dict[str, Any]) -> Any:
+        listening(server, request)
+        return SILENCE
+
+    server = PretendServer({**STATELESS, "subscriptions/listen": listen})
+    async with Client(server) as client:
+        for number in (1, 2, 3):
+            await client.subscribe("a:b")
+            assert len(client._listeners) == 1  # pyright: ignore[reportPrivateUsage]
+            await client.subscribe("a:b")
+            assert len(server.asked("subscriptions/listen")) == number
+            id = server.sent[-1]["id"]
+            server.say({"id": id, "result": {"resultType": "complete"}})
+            await client.ping()
+
+
 async def test_leaving_a_stateless_subscription_calls_it_off_before_anything_else_is_sent():
     def listen(request: dict[str, Any]) -> Any:
         listening(server, request)

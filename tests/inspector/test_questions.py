@@ -90,7 +90,8 @@ async def test_a_question_says_until_when_the_server_waits():
         questions.answer_question(question["id"], {"action": "accept", "content": {"value": True}})
 
     asked = {"callback_id": "c1", "type": "confirmation", "message": "Sure?", "timeout_ms": 30_000}
-    await asyncio.gather(respond_to_callback(asked, questions.make_client_answers(lambda: "handshake"), send), person())
+    answers = questions.make_client_answers(lambda: "handshake")
+    await asyncio.gather(respond_to_callback(asked, answers, send, lambda work: work), person())
     assert sent == [{"callback_id": "c1", "response": "confirm"}]
     waiting = asyncio.create_task(questions.ask_person("form", "handshake"))
     await until(lambda: bool(questions.waiting))

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from defserve import Remote, Server
+from defserve.base.backoff import Backoff
 from defserve.client import Client
 from defserve.client.eras import LIST_CHANGE_NOTIFICATIONS
 from defserve.errors import PeerError
 from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
 from defserve.protocols.mcp.events.draft import EVENTS_LIST_CHANGED_FILTER, EVENTS_LIST_CHANGED_NOTIFICATION
+from defserve.proxying import events
+from defserve.proxying.events import EventFollower, RemoteEvent
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
 from tests.at_address import at_address
@@ -134,6 +137,28 @@ async def test_events_that_the_server_behind_has_lost_are_a_gap():
             page = await _poll_until(client, start, 2)
             assert [event["data"]["commits"] for event in page["events"]] == [3, 4]
             assert page["truncated"] is True
+
+
+@pytest.mark.parametrize("can_poll", [False, True])
+async def test_a_server_behind_that_ends_its_streams_at_once_is_asked_less_and_less(
+    can_poll: bool, monkeypatch: pytest.MonkeyPatch
+):
+    waits: list[float] = []
+
+    class NotedBackoff(Backoff):
+        def next_wait(self) -> float:
+            waits.append(super().next_wait())
+            return 0.0
+
+    async def follow_stream(follower: EventFollower, channel: object) -> None:
+        """It ends."""
+
+    monkeypatch.setattr(events, "Backoff", NotedBackoff)
+    monkeypatch.setattr(EventFollower, "follow_stream", follow_stream)
+    monkeypatch.setattr(RemoteEvent, "can_poll", can_poll)
+    async with at_address(make_server()) as url, connect_front(make_front(url)) as client:
+        async with client.listen_events("git0_pushed", repository="x"):
+            await until(lambda: waits[:4] == [0.5, 1.0, 2.0, 4.0])
 
 
 async def test_arguments_that_the_server_behind_refuses_are_refused_here():

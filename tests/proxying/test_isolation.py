@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -253,6 +254,44 @@ async def test_a_client_is_not_shown_the_listing_of_another_that_has_a_tool_of_t
             await until(lambda: "left out for a client" in caplog.text)
             assert "1234" in str(await ann.tools())
             assert "1234" not in str(await bo.tools())
+
+
+class OwnChannel:
+    """A front's own conversation, in which its backend offers one tool, `mine`, with a description that changes."""
+
+    terms, offers_mgp = SimpleNamespace(capabilities={"tools": {}}), False
+
+    def __init__(self, key: str) -> None:
+        self.front, self.description = SimpleNamespace(key=key), "first"
+
+    async def request(self, method: str, params: Any, within: float) -> dict[str, Any]:
+        return {"tools": [{"name": "mine", "description": self.description, "inputSchema": {"type": "object"}}]}
+
+
+async def test_a_tool_that_only_one_client_has_may_change() -> None:
+    server = desk(Command("never-started"))
+    catalogue = backend_of(server).catalogue
+    tools: Any = server.mcp.tools.registry
+    ann, bo = OwnChannel("ann"), OwnChannel("bo")
+    await catalogue.refresh_lists(ann, ("tools",))
+    ann.description = "second"
+    await catalogue.refresh_lists(ann, ("tools",))
+    assert (tools.get("e_mine").raw["description"], tools.get("e_mine").fronts) == ("second", {"ann"})
+    await catalogue.refresh_lists(bo, ("tools",))
+    assert tools.get("e_mine").fronts == {"ann"}
+    catalogue.drop_private_items("ann")
+    assert tools.get("e_mine") is None
+
+
+async def test_a_tool_that_only_one_client_has_is_declared_again_like_the_others() -> None:
+    server = desk(Command("never-started"))
+    catalogue = backend_of(server).catalogue
+    tools: Any = server.mcp.tools.registry
+    await catalogue.refresh_lists(OwnChannel("ann"), ("tools",))
+    before = tools.get("e_mine")
+    catalogue.declare_again()
+    assert tools.get("e_mine") is not before
+    assert tools.get("e_mine").fronts == {"ann"}
 
 
 SILENT = """

@@ -167,6 +167,15 @@ def by_key(most: int = 2, window: float = 100) -> tuple[RestartCountersByKey, Cl
     return RestartCountersByKey(lambda: RestartPolicy(max_restarts=most, window=window), clock), clock
 
 
+def test_a_client_that_has_met_the_limit_may_go_on_when_there_is_none_any_more() -> None:
+    policies = [RestartPolicy(max_restarts=0), RestartPolicy(max_restarts=None)]
+    counted = RestartCountersByKey(lambda: policies[0])
+    counted.record_failure("a")
+    assert isinstance(counted.wait("a"), RestartRefusal)
+    del policies[0]
+    assert counted.wait("a") == 0
+
+
 @pytest.mark.req("MGP-11.5w")
 def test_failures_of_one_client_count_for_that_client_alone() -> None:
     counted, clock = by_key()

@@ -330,12 +330,13 @@ class Client(ServerRequests):
         """Have changes of a resource reported to `on_notification`."""
         if not self.stateless:
             await self.request("resources/subscribe", {"uri": uri})
-        elif uri not in self._watched:
+        elif self._watched.get(uri) not in self._listeners:  # or the server has ended it
             events = self._watched[uri] = self._news(UpdateFilter(uris=(uri,), is_read=False))
             try:
                 await events.open()
             except BaseException:
-                self._watched.pop(uri, None)
+                if self._watched.get(uri) is events:
+                    del self._watched[uri]
                 raise
 
     async def unsubscribe(self, uri: str) -> None:

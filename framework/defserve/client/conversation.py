@@ -322,12 +322,16 @@ class ClientConversation:
             return None
         return self.notify_soon("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
-    def start_answer_task(self, work: Coroutine[Any, Any, None], id: RequestId | None = None) -> None:
+    def start_answer_task(self, work: Coroutine[Any, Any, None], *, is_own_work: bool = True) -> None:
         """Run `work`, which answers the peer, in a task. While it runs, none of our deadlines passes.
 
-        With the `id` of a request, the task is cancelled when the peer cancels that request.
+        If it sends requests, it is not `is_own_work`: then only what it gives to `run_own_work` is.
         """
-        self._answering.start(work, id, is_own_work=True)
+        self._answering.start(work, is_own_work=is_own_work)
+
+    async def run_own_work(self, work: Awaitable[Any]) -> Any:
+        """Await `work`, for which the peer waits: meanwhile, none of our deadlines passes."""
+        return await self._answering.run_own_work(work)
 
     async def notify(self, method: str, params: Params) -> None:
         if self._gone:

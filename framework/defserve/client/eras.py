@@ -425,9 +425,15 @@ class OpenRequestStream(UpdateStream[NewsT]):
             raise PeerTimeout(f"{late} within {self._timeout:g} s")
         raise make_peer_error(pending.reply.result().error or {"message": f"{method} ended before it began"})
 
-    @abstractmethod
     def _on_request_ended(self, reply: asyncio.Future[Any]) -> None:
-        """The request is over."""
+        self._listeners.discard(self)
+        if reply.cancelled():
+            self.end()
+        elif (error := reply.exception()) is not None:
+            self.end(error if isinstance(error, PeerError) else None)
+        else:
+            answered = reply.result().error
+            self.end(make_peer_error(answered) if answered else None)
 
     async def _finish(self) -> None:
         if self._pending is not None and (sent := self._conversation.cancel(self._pending, "no longer listening")):
@@ -450,10 +456,6 @@ class StatelessUpdateStream(OpenRequestStream[ServerUpdate]):
         elif not self._begun.done():
             self.honoured = object_or_empty(news.params.get("notifications"))
             self._begun.set_result(None)
-
-    def _on_request_ended(self, reply: asyncio.Future[Any]) -> None:
-        error = None if reply.cancelled() else reply.exception()
-        self.end(error if isinstance(error, PeerError) else None)
 
 
 # -- Which servers are silent at `server/discover`, or leave: that costs seconds once, then `initialize` comes first.

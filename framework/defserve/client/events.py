@@ -225,15 +225,6 @@ class EventListener(OpenRequestStream[ServerOccurrence]):
             if not self._begun.done():
                 self._begun.set_result(None)
 
-    def _on_request_ended(self, reply: asyncio.Future[Any]) -> None:
-        if reply.cancelled():
-            self.end()
-        elif (error := reply.exception()) is not None:
-            self.end(error if isinstance(error, PeerError) else None)
-        else:
-            answered = reply.result().error
-            self.end(make_peer_error(answered) if answered else None)
-
 
 def make_stream_params(name: str, cursor: str | None, max_age_ms: int | None, arguments: Json) -> Json:
     """What `events/stream` is asked with."""

@@ -308,7 +308,8 @@ class IncomingRequests:
 
         task.add_done_callback(drop_task)
 
-    async def _work(self, work: Awaitable[T]) -> T:
+    async def run_own_work(self, work: Awaitable[T]) -> T:
+        """Await `work`, for which the peer waits."""
         self._own_work += 1
         try:
             return await work
@@ -323,7 +324,7 @@ class IncomingRequests:
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.id}
         try:
             work = handler(request)
-            reply["result"] = await (work if request.method == "ping" else self._work(work))
+            reply["result"] = await (work if request.method == "ping" else self.run_own_work(work))
         except ProtocolError as error:
             data = {} if error.data is None else {"data": error.data}
             reply["error"] = {"code": error.code, "message": error.message, **data}

@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from defserve.base.peer_bounds import estimate_parsed_json_bytes
 from defserve.base.version import VERSION
@@ -171,6 +172,26 @@ _ANSWERS: Final[dict[str, dict[str, Any]]] = {
     "resources/templates/list": {"resourceTemplates": []},
     "prompts/list": {"prompts": []},
 }
+
+
+def make_topic_address(url: str, topic: str, fix: str) -> str:
+    """The address of a topic at a gateway; without a `topic`, of the one that the address names.
+
+    Raises UsageError, which says `fix` if no topic is named.
+    """
+    try:
+        parts = urlsplit(url.strip())
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme.removeprefix("mcpx+") not in ("ws", "wss") or not parts.netloc:
+        raise UsageError(f"{url[:200]!r} is not the address of a gateway", fix="write ws://host:port/ws")
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    # An address that was copied has a topic of its own. A gateway takes exactly one.
+    named = topic or next((value for name, value in pairs if name == "topic"), "")
+    if not named:
+        raise UsageError("no topic is given", fix=fix)
+    others = [(name, value) for name, value in pairs if name != "topic"]
+    return urlunsplit((*parts[:3], urlencode([*others, ("topic", named)]), ""))
 
 
 @asynccontextmanager

@@ -282,13 +282,18 @@ def get_client_era(client: Client) -> str:
 
 
 async def _news(client: Client) -> None:
-    """Listen until the server leaves. Raises PeerError if it does not let anyone listen."""
+    """Listen until the server leaves or ends the stream. Raises PeerError if it does not let anyone listen."""
     offered = client.capabilities
     async with client.listen(
         tools="tools" in offered, prompts="prompts" in offered, resources="resources" in offered
     ) as news:
-        async for _ in news:
-            pass
+        try:
+            async for _ in news:
+                pass
+        except PeerGone:
+            raise
+        except PeerError:
+            return
 
 
 # -- A link that records what passes through it. It stands between a client and the link that it was given.

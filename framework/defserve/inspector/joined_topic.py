@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Collection
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from pydantic_core import to_json
 
@@ -24,20 +23,6 @@ MAX_TEXT_LENGTH: Final = 4_000
 SETTLE_SECONDS: Final = 0.1
 TICK_SECONDS: Final = 5.0
 """Proposals expire without a message."""
-
-
-def make_topic_address(url: str, topic: str) -> str:
-    """The address of a topic at a gateway; without a `topic`, of the one that the address names. Raises UsageError."""
-    parts = urlsplit(url.strip())
-    if parts.scheme.removeprefix("mcpx+") not in ("ws", "wss") or not parts.netloc:
-        raise UsageError(f"{url[:200]!r} is not the address of a gateway", fix="write ws://host:port/ws")
-    pairs = parse_qsl(parts.query, keep_blank_values=True)
-    # An address that was copied has a topic of its own. A gateway takes exactly one.
-    named = topic or next((value for name, value in pairs if name == "topic"), "")
-    if not named:
-        raise UsageError("no topic is given", fix="name one, such as demo")
-    others = [(name, value) for name, value in pairs if name != "topic"]
-    return urlunsplit((*parts[:3], urlencode([*others, ("topic", named)]), ""))
 
 
 class JoinedTopic:

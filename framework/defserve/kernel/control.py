@@ -52,7 +52,7 @@ def _ask_socket(place: Path, request: dict[str, Any], named: str) -> Iterator[An
             peer.sendall(json.dumps(request).encode() + b"\n")
             with peer.makefile("rb") as lines:
                 for line in lines:
-                    message = _message(line)
+                    message = _message(line, named)
                     if "done" in message:
                         return
                     yield message["answer"]
@@ -72,7 +72,7 @@ async def ask_kernel_async(config: Path, request: dict[str, Any], process: int |
     try:
         writer.write(json.dumps(request).encode() + b"\n")
         while line := await reader.readline():
-            message = _message(line)
+            message = _message(line, f"the kernel of {config}")
             if "done" in message:
                 return
             yield message["answer"]
@@ -83,9 +83,12 @@ async def ask_kernel_async(config: Path, request: dict[str, Any], process: int |
     raise PeerGone(f"the kernel of {config} ended before it answered")
 
 
-def _message(line: bytes) -> dict[str, Any]:
-    """One line of a kernel. Raises UsageError for what it refuses."""
-    message: dict[str, Any] = json.loads(line)
+def _message(line: bytes, named: str) -> dict[str, Any]:
+    """One line of a kernel. Raises UsageError for what it refuses, and PeerGone for half a line."""
+    try:
+        message: dict[str, Any] = json.loads(line)
+    except ValueError:
+        raise PeerGone(f"{named} ended before it answered") from None
     if "error" in message:
         raise UsageError(message["error"]["problem"], fix=message["error"]["fix"])
     return message

@@ -225,7 +225,7 @@ CallTiming: TypeAlias = tuple[float, float, bool]
 
 
 class CallSlots:
-    """`enter` and `leave` surround a call. `running` are under way, `total` have ever begun.
+    """`begin_call` and `end_call` surround a call. `running` are under way, `total` have ever begun.
 
     Callers wait in lines of their own, which take turns. `times` are those of the last calls; `errors` have failed.
     """
@@ -239,7 +239,7 @@ class CallSlots:
         self._emptied: asyncio.Event | None = None
 
     def begin_call(self, caller: str) -> asyncio.Future[None] | None:
-        """Begin a call. None if there is room; else wait for what this gives, with `turn`. Raises ResourceExhausted."""
+        """Begin a call. None if there is room; else give the result to `wait_for_turn`. Raises ResourceExhausted."""
         mine = self._each.get(caller, 0)
         if self.running < self.limit and mine < self._share and caller not in self._lines:
             self._each[caller] = mine + 1

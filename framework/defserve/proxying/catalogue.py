@@ -219,8 +219,10 @@ class BackendCatalogue:
     async def refresh_lists(
         self, channel: BackendChannel, kinds: Sequence[str] | None = None, *, strict: bool = False
     ) -> None:
-        """Read lists, or all of them, and show them. Raises PeerError if one cannot be read; with `strict`, Clash for
-        a taken name."""
+        """Read lists, or all of them, and show them.
+
+        Raises PeerError if one cannot be read; with `strict`, NameClash for a taken name.
+        """
         kinds = tuple(self._kinds) if kinds is None else kinds
         async with self._refreshing:
             lists = await asyncio.gather(
@@ -295,11 +297,23 @@ class BackendCatalogue:
         """What this server says of the items has changed: have each declared once more, as if it were new."""
         self._declarations += 1
         for kind in self._kinds.keys() & DECLARED_AGAIN:
-            made: dict[str, Any] = {}
-            for name, item in self._shown[kind].items():
-                if (problem := self._make(kind, name, item.raw, made)) is not None:
-                    self._warn([f"{kind[:-1]} {name!r} is left out: {problem}"])
-            self._show(kind, made)
+            shown, registry = self._shown[kind], self._registries[kind]
+            again = {name: self._make_again(kind, name, item) for name, item in shown.items()}
+            self._show(kind, {name: item for name, item in again.items() if item is not None})
+            for name, old in registry.items():
+                if old.backend is not self._backend or not old.fronts:
+                    continue
+                if (item := self._make_again(kind, name, old)) is None:
+                    registry.remove(name)
+                else:
+                    item.fronts = old.fronts
+                    registry.add(name, item, where=item.where, replace=True)
+
+    def _make_again(self, kind: str, name: str, item: Any) -> Any:
+        made: dict[str, Any] = {}
+        if (problem := self._make(kind, name, item.raw, made)) is not None:
+            self._warn([f"{kind[:-1]} {name!r} is left out: {problem}"])
+        return made.get(name)
 
     # -- items -------------------------------------------------------------------------------------------
 
@@ -446,6 +460,9 @@ class BackendCatalogue:
                 registry.add(name, item, where=item.where)
             elif taken.backend is not self._backend or taken.fronts is None:
                 continue
+            elif taken.raw != item.raw and taken.fronts == {key}:
+                item.fronts = {key}
+                registry.add(name, item, where=item.where, replace=True)
             elif taken.raw != item.raw:
                 # A name has one listing here, and that of another front may tell what is not for this one.
                 taken.fronts.discard(key)

@@ -142,9 +142,13 @@ class RemoteEvent(BackendItemMixin, EventType):
                 raise self._explain_failure(call, error) from None
 
     async def run_source(self, events: Events, wanted: Params) -> None:
-        """Follow it for as long as somebody listens."""
-        backoff = Backoff(FIRST_PAUSE, MAX_PAUSE)
+        """Follow it for as long as somebody listens.
+
+        A stream that ends is opened again after a pause, which is longer each time if they end soon and bring nothing.
+        """
+        backoff, loop = Backoff(FIRST_PAUSE, MAX_PAUSE), asyncio.get_running_loop()
         while True:
+            began = loop.time()
             # Another server may have taken the place of the one that had it.
             current = events.registry.get(self.name)
             event = current if isinstance(current, RemoteEvent) else self
@@ -152,17 +156,19 @@ class RemoteEvent(BackendItemMixin, EventType):
             try:
                 channel = await event.backend.conversations.require_main_channel()
                 seconds = await follower.catch_up(channel)
-                backoff.reset()
-                if event.can_stream:
-                    await follower.follow_stream(channel)
-                else:
+                if not event.can_stream:
+                    backoff.reset()
                     await asyncio.sleep(seconds)
+                    continue
+                await follower.follow_stream(channel)
             except BackendPositionMoved:
                 continue  # another process has added some: go on behind them
             except DefserveError as error:
                 text = self.backend.redact_secrets(str(error))
                 log.warning("server %r: its event %r cannot be followed now: %s", self.backend.id, self.inner, text)
-                await asyncio.sleep(backoff.next_wait())
+            if follower.has_added or loop.time() - began > MAX_PAUSE:
+                backoff.reset()
+            await asyncio.sleep(backoff.next_wait())
 
     @property
     def can_poll(self) -> bool:
@@ -191,6 +197,7 @@ class EventFollower:
         self._event, self._events, self._wanted = event, events, wanted
         self._origin = sha256(encode_canonical_json(wanted)).hexdigest()[:32]
         self._place = ""
+        self.has_added = False
 
     async def read_place(self) -> str | None:
         """Where it has come to; None if it was never followed."""
@@ -279,7 +286,7 @@ class EventFollower:
     async def _append(self, data: Params, id: str, at: int, after: str) -> None:
         origin = BackendPosition(self._origin, self._place, after)
         await self._events.append(self._event, self._wanted, data, id, is_exact=True, at=at, origin=origin)
-        self._place = after
+        self._place, self.has_added = after, True
 
 
 def _split_place(place: str) -> tuple[int, str | None]:

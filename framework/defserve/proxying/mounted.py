@@ -148,8 +148,9 @@ class MountedServer:
         self.on_lifecycle: Callable[[Json], None] | None = None
         """Called when it tells of a state of its own (MGP §11.4)."""
         self.on_renewed: Callable[[str], None] | None = None
-        self.on_claims: Callable[[], None] | None = None
         """Called with the reason when another process or connection has taken its place without a gap."""
+        self.on_claims: Callable[[], None] | None = None
+        """Called when what it says of itself was read."""
         self.open_to: Callable[[Session | None, PeerIdentity | None], bool] | None = None
         """Whether a caller may use the server at all, in a session or none. None: everybody may."""
         self.decides: DecidePermissions | None = None
@@ -461,9 +462,9 @@ class RestartCountersByKey:
         restarts, verdict = self._known[key]
         if not isinstance(verdict, RestartRefusal):
             return max(verdict - self._clock(), 0.0)
-        if verdict.reason is RestartRefusalReason.LIMIT and restarts.recent < (self._policy().max_restarts or 0):
-            return 0.0
-        return verdict
+        limit = self._policy().max_restarts
+        is_below = limit is None or restarts.recent < limit
+        return 0.0 if verdict.reason is RestartRefusalReason.LIMIT and is_below else verdict
 
     def drop_failures(self, which: Callable[[Hashable], bool] = lambda key: True) -> None:
         """Forget failures: all of them, because an operator asked for a start, or those of who has left."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Final, NamedTuple
 
+from defserve.core.json_values import is_object
 from defserve.errors import UsageError
 
 NEW_TEST: Final = """\
@@ -370,14 +371,14 @@ def parse_source(source: Path) -> ast.Module:
 
 
 def _iter_declared_servers(root: Path) -> Iterator[ServerLocation]:
-    project = _project(root)
-    servers: Mapping[str, str] = project.get("entry-points", {}).get(ENTRY_POINT_GROUP, {})
-    scripts: Mapping[str, str] = project.get("scripts", {})
-    for pointed in (*servers.values(), *scripts.values()):
+    servers = _read_table(root, "project", "entry-points", ENTRY_POINT_GROUP)
+    scripts = _read_table(root, "project", "scripts")
+    name = str(_read_table(root, "project").get("name", ""))
+    for pointed in map(str, (*servers.values(), *scripts.values())):
         module, _, attribute = pointed.partition(":")
         variable, source = attribute.partition(".")[0], _file_of(root, module)
         if source is not None and variable in server_variables(source):
-            yield ServerLocation(root, source, variable, f"{module}:{variable}", str(project.get("name", "")))
+            yield ServerLocation(root, source, variable, f"{module}:{variable}", name)
 
 
 def _file_of(root: Path, module: str) -> Path | None:
@@ -398,7 +399,9 @@ def _find_named_server(root: Path, start: Path, server: str) -> ServerLocation:
             f"{source} has no server {variable or 'server'!r}", fix=f"{there}; use --server {file}.py:NAME"
         )
     variable = variable or ("server" if "server" in known else known[0])
-    return ServerLocation(root, source, variable, _target(root, source, variable), str(_project(root).get("name", "")))
+    return ServerLocation(
+        root, source, variable, _target(root, source, variable), str(_read_table(root, "project").get("name", ""))
+    )
 
 
 def _target(root: Path, source: Path, variable: str) -> str:
@@ -410,11 +413,17 @@ def _target(root: Path, source: Path, variable: str) -> str:
     return f"{source.resolve().relative_to(root.resolve()).as_posix()}:{variable}"
 
 
-def _project(root: Path) -> dict[str, Any]:
+def _read_table(root: Path, *names: str) -> dict[str, Any]:
+    """A table of the project's pyproject.toml; empty if it is not there. Raises UsageError for a broken file."""
     path = root / "pyproject.toml"
     if not path.is_file():
         return {}
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {error}", fix="correct the file first") from None
+    for depth, name in enumerate(names, 1):
+        table = table.get(name, {})
+        if not is_object(table):
+            raise UsageError(f"{path}: {'.'.join(names[:depth])} is not a table", fix="correct the file first")
+    return table

@@ -14,6 +14,7 @@ from defserve import Text, UsageError
 from defserve.client import Mcpl, ScriptedModel
 from defserve.client.mcpl.feature_sets import collect_claimed_paths
 from defserve.client.mcpl.peer import ManifestFollower
+from defserve.errors import PeerTimeout
 from defserve.protocols.mcpl.content import ModelInfo, Turn, Usage
 from defserve.protocols.mcpl.manifest import compute_manifest_revision
 from defserve.protocols.mcpl.policies import POLICY_META_KEY
@@ -475,6 +476,16 @@ async def test_a_manifest_that_cannot_be_read_changes_nothing(answer: Any, caplo
         server.say({"method": "mcpl/manifestChanged", "params": {"revision": "x", "domains": []}})
         await until(lambda: "stays as it was" in caplog.text)
         assert (await server.push())["result"]["accepted"]
+
+
+async def test_a_server_that_never_gives_its_changed_manifest_stops_no_deadline():
+    server = server_05(mcpl_manifest=SILENCE)
+    server.replies["tools/list"] = SILENCE
+    async with hosting(server, host()) as mcpl, asyncio.timeout(10):
+        server.say({"method": "mcpl/manifestChanged", "params": {"revision": "x", "domains": []}})
+        await until(lambda: bool(server.asked("mcpl/manifest")))
+        with pytest.raises(PeerTimeout):
+            await mcpl._client.request("tools/list", timeout=0.05)  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_notices_are_not_a_flood(caplog: pytest.LogCaptureFixture):

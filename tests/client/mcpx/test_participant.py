@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from defserve.client import join_topic, topic_client
-from defserve.client.topic_client import TopicClient
-from defserve.errors import PeerError, PeerGone, ToolError
+from defserve.client.topic_client import TopicClient, make_topic_address
+from defserve.errors import PeerError, PeerGone, ToolError, UsageError
 from defserve.protocols.mcpx.participant import NotWelcome
 from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import (
@@ -25,6 +25,7 @@ from defserve.protocols.mcpx.topic import (
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
 from tests.protocols.mcpx.servers import calculator, joined
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -164,3 +165,18 @@ async def test_when_the_gateway_goes_nobody_waits_for_answers():
             with pytest.raises(NotWelcome):
                 ann.chat("anyone?")
         await there.start()
+
+
+@for_each_row("url", ["http://127.0.0.1/ws", "ws://", "file:///etc/passwd", "ws://[", ""])
+def test_only_the_address_of_a_gateway_is_joined(url: str):
+    with pytest.raises(UsageError, match="not the address of a gateway"):
+        make_topic_address(url, "demo", "")
+
+
+def test_the_topic_is_named_in_the_address_or_beside_it():
+    assert make_topic_address("ws://h:1/ws?topic=a", "", "") == "ws://h:1/ws?topic=a"
+    assert make_topic_address("ws://h:1/ws?topic=a", "a", "") == "ws://h:1/ws?topic=a"
+    assert make_topic_address("ws://h:1/ws?x=1&topic=a", "b", "") == "ws://h:1/ws?x=1&topic=b"
+    assert make_topic_address("ws://h:1/ws", "a b", "") == "ws://h:1/ws?topic=a+b"
+    with pytest.raises(UsageError, match="no topic is given"):
+        make_topic_address("ws://h:1/ws?subtopic=a", "", "")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve.client import Accept, Answers, Cancel, Client, Decline
-from defserve.errors import ToolError
+from defserve.errors import PeerTimeout, ToolError
 from tests.client.mgp import guarded
 from tests.client.mgp.hosts import ERAS, connected, mgp_block, speaking, trusting
 from tests.client.pretend import SILENCE, PretendServer
@@ -119,6 +119,16 @@ async def test_an_answer_that_takes_too_long_is_not_sent():
             await thinking.wait()
         await client.ping()
     assert server.asked("mgp/callback/respond") == []
+
+
+async def test_a_server_that_never_takes_an_answer_stops_no_deadline():
+    server = calling_back()
+    server.replies |= {"mgp/callback/respond": SILENCE, "x/silent": SILENCE}
+    async with Client(server, version=ERAS[0], answers=asking(Accept), mgp=trusting()) as client, asyncio.timeout(10):
+        server.say({"method": REQUEST, "params": {"callback_id": "cb", "type": "confirmation"}})
+        await server.told(lambda message: message.get("method") == "mgp/callback/respond")
+        with pytest.raises(PeerTimeout):
+            await client.request("x/silent", timeout=0.05)
 
 
 async def test_while_a_person_thinks_no_deadline_passes():

@@ -14,13 +14,12 @@ from defserve.client import join_topic
 from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.joined_topic import JoinedTopic, make_topic_address
+from defserve.inspector.joined_topic import JoinedTopic
 from defserve.inspector.panels.live_topics import MAX_SEATS, PAGE_HANDLERS
 from defserve.inspector.protocol import PageRequest
 from defserve.serve.lifespans import connect_in_memory
 from tests.gateway.topics import Running, gateway
 from tests.inspector.asking import do, following
-from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -151,18 +150,3 @@ async def test_the_person_is_told_that_the_gateway_has_left():
             await until(lambda: bool(parts))
         with pytest.raises(PeerGone, match="the gateway has closed the connection"):
             await following
-
-
-@for_each_row("url", ["http://127.0.0.1/ws", "ws://", "file:///etc/passwd", ""])
-def test_only_the_address_of_a_gateway_is_joined(url: str):
-    with pytest.raises(UsageError, match="not the address of a gateway"):
-        make_topic_address(url, "demo")
-
-
-def test_the_topic_is_named_in_the_address_or_beside_it():
-    assert make_topic_address("ws://h:1/ws?topic=a", "") == "ws://h:1/ws?topic=a"
-    assert make_topic_address("ws://h:1/ws?topic=a", "a") == "ws://h:1/ws?topic=a"
-    assert make_topic_address("ws://h:1/ws?x=1&topic=a", "b") == "ws://h:1/ws?x=1&topic=b"
-    assert make_topic_address("ws://h:1/ws", "a b") == "ws://h:1/ws?topic=a+b"
-    with pytest.raises(UsageError, match="no topic is given"):
-        make_topic_address("ws://h:1/ws", "")

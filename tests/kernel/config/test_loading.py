@@ -319,6 +319,7 @@ def test_lines_are_found_in_lists_of_tables_and_behind_long_texts() -> None:
     assert ("b",) not in lines
     assert line_at(lines, ("s", 1, "t", "unknown")) == 10
     assert line_at(lines, ("nowhere",)) == 1
+    assert line_at(lines_of("# a\u2028b\r\nx = 1\r\n"), ("x",)) == 2
 
 
 @given(st.text(max_size=200))

@@ -109,6 +109,19 @@ async def raw(path: Path, content: bytes) -> bytes:
         await left(writer)
 
 
+async def test_a_kernel_that_dies_within_an_answer_has_ended(config: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b'{"answer": [1')
+        await left(writer)
+
+    async with await asyncio.start_unix_server(answer, make_socket_path(config)):
+        with pytest.raises(PeerGone, match="ended before it answered"):
+            await asyncio.to_thread(asked, config, verb="ps")
+        with pytest.raises(PeerGone, match="ended before it answered"):
+            await anext(ask_kernel_async(config, {"verb": "ps"}))
+
+
 async def test_verbs_are_answered_over_a_socket_that_others_cannot_use(config: Path) -> None:
     async with open_control_socket(config, FakeKernel()) as path:
         assert path is not None

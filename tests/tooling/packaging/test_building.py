@@ -116,6 +116,8 @@ def test_where_that_fails_too_it_is_said_what_to_install(
     [
         ("", "no \\[project\\] with a name"),
         ("[project", "pyproject.toml is broken"),
+        ("project = 3", "no \\[project\\] with a name"),
+        ("build-system = 3\nproject = { name = 'x' }", "build-system of pyproject.toml is not a table"),
         ("# \udcff", "pyproject.toml is broken"),
         (None, "there is no project"),
     ],

@@ -442,8 +442,8 @@ class UserGrants:
     async def renew_grant(self, grant: UserGrant, **changed: Any) -> UserGrant | None:
         """The grant with its next refresh token, and what has changed. None: another request was first, or it is gone.
 
-        It is called once for a code (`is_first`), and each refresh has sealed its `vendor` anew. So no two requests
-        make the same record, and one that is found in the store is this request's own.
+        It is called once for a code (`claim_first_use`), and each refresh has sealed its `vendor` anew. So no two
+        requests make the same record, and one that is found in the store is this request's own.
         """
         return await self.change_grant(grant, generation=grant.generation + 1, **changed)
 

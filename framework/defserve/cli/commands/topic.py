@@ -14,12 +14,11 @@ from argparse import Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Final, TextIO
-from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import escape_unprintable
 from defserve.cli.parser import JSON_LINES_FLAG, CommandArgument, CommandParser, make_flag, parse_token
-from defserve.client.topic_client import ProposalText, TopicClient, join_topic
+from defserve.client.topic_client import ProposalText, TopicClient, join_topic, make_topic_address
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.protocols.mcpx.envelope import REQUEST_KIND, make_message_kind
@@ -56,7 +55,8 @@ def main(argv: list[str]) -> int:
         make_flag("--watch", help="only watch; read no commands"),
         JSON_LINES_FLAG,
     )
-    return asyncio.run(_follow(_address(options), _token(options), options))
+    address = make_topic_address(options.url, options.topic or "", "add --topic NAME")
+    return asyncio.run(_follow(address, _token(options), options))
 
 
 async def _follow(url: str, token: str | None, options: Namespace) -> int:
@@ -107,19 +107,6 @@ async def _lines(source: TextIO) -> AsyncIterator[str]:
     threading.Thread(target=read_lines, daemon=True).start()
     while line := await lines.get():
         yield line
-
-
-def _address(options: Namespace) -> str:
-    url: str = options.url
-    parts = urlsplit(url)
-    if parts.scheme.removeprefix("mcpx+") not in ("ws", "wss") or not parts.netloc:
-        raise UsageError(f"{url!r} is not the address of a gateway", fix="write ws://host:port/ws")
-    if options.topic is None:
-        if "topic=" not in parts.query:
-            raise UsageError("no topic is given", fix="add --topic NAME")
-        return url
-    query = "&".join(filter(None, [parts.query, urlencode({"topic": options.topic})]))
-    return urlunsplit((*parts[:3], query, ""))
 
 
 def _token(options: Namespace) -> str | None:

@@ -137,12 +137,12 @@ class LiveChannels:
             results.append({"messageId": id, **answer})
         return {"results": results}
 
-    async def receive_polled_message(self, message: Json) -> None:
-        """Take a message that was polled. If its channel is unknown, ask the server for its channels first."""
+    async def receive_polled_message(self, message: Json) -> Json:
+        """Answer a message that was polled. If its channel is unknown, ask the server for its channels first."""
         id = message.get("channelId")
         if not isinstance(id, str) or id not in self._known:
             await self.refresh()
-        await self.incoming({"messages": [message]})
+        return (await self.incoming({"messages": [message]}))["results"][0]
 
     async def _accept_message(self, found: Any) -> Json:
         id = object_or_empty(found).get("channelId")

@@ -101,7 +101,7 @@ class HookOptions:
 
 
 class ServerHooks:
-    """The hooks of one server; none until `read` finds some."""
+    """The hooks of one server; none until `read_capability` finds some."""
 
     def __init__(
         self,

@@ -182,7 +182,7 @@ class McplPeer(ClientExtension):
 
     def _on_manifest_changed(self, method: str, params: Json) -> None:
         if self.version is not None and self.rules.manifest:
-            self._conversation.start_answer_task(self._manifests.refetch_manifest())
+            self._conversation.start_answer_task(self._manifests.refetch_manifest(), is_own_work=False)
 
     def _on_notified_request(self, method: str, params: Json) -> None:
         if self._is_agreed(method):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from defserve.client.client import Client
 
 PUSH_EVENT: Final = "push/event"
+INBOX_FULL: Final = "the host's inbox is full"
+"""The reason with which an item is declined that is to be delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class PushReceiver:
 # -- Fetches events and messages from a server that cannot push them (2026-07-28): they wait in `inbox://<set>`.
 
 
-Take: TypeAlias = Callable[[Json], Awaitable[object]]
+Take: TypeAlias = Callable[[Json], Awaitable[Json]]
+"""Takes an item, and returns what a server that pushes would be answered."""
 
 SCHEME: Final = "inbox://"
 
@@ -92,7 +95,7 @@ class InboxPoller:
         self._cursors: dict[str, int] = {}
 
     async def collect(self) -> int:
-        """How many items there were. If a handler fails, they are fetched again the next time."""
+        """How many items there were. If a handler fails, or there is no room, they are fetched again the next time."""
         count = 0
         for resource in await self._client.resources():
             uri = resource.get("uri")
@@ -111,9 +114,12 @@ class InboxPoller:
             log.warning("some events in %s were gone before they were fetched", uri)
         entries = found.get("events")
         waiting = [entry for entry in entries if is_object(entry)] if is_array(entries) else []
-        for entry in waiting:
+        for count, entry in enumerate(waiting):
             try:
-                await (self._event(entry) if "eventId" in entry else self._message(entry))
+                answer = await (self._event(entry) if "eventId" in entry else self._message(entry))
+                if answer.get("reason") == INBOX_FULL:
+                    log.warning("%s: items of %s stay at the server", INBOX_FULL, uri)
+                    return count
             except (InvalidParams, McplRefusal) as error:
                 log.warning("left out an item of %s: %s", uri, error)
         if isinstance(latest := found.get("cursor"), int):
@@ -163,7 +169,7 @@ async def answer_delivered_item(
     if inbox.put_item(item):
         return answer().to_wire(), True
     # Not remembered: the server may send it again once somebody reads.
-    return answer(False, reason="the host's inbox is full").to_wire(), False
+    return answer(False, reason=INBOX_FULL).to_wire(), False
 
 
 def encode_delivery_answer(accepted: bool, name: str, id: str | None, reason: str | None) -> Json:

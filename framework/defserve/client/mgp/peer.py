@@ -258,7 +258,8 @@ class MgpPeer(ClientExtension):
     def _on_callback(self, method: str, params: Json) -> None:
         wants_answer = isinstance(params.get("callback_id"), str) and params.get("type") != "notification"
         if "callbacks" in self.sections and wants_answer:
-            self._conversation.start_answer_task(respond_to_callback(params, self._client.answers, self._send))
+            work = respond_to_callback(params, self._client.answers, self._send, self._conversation.run_own_work)
+            self._conversation.start_answer_task(work, is_own_work=False)
 
     # -- requests ----------------------------------------------------------------------------------------
 
@@ -556,18 +557,21 @@ CALLBACK_FIELDS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = {
 }
 
 
-async def respond_to_callback(params: Mapping[str, Any], answers: Answers, send: Callable[..., Awaitable[Any]]) -> None:
-    """Ask the question and send the answer. Never raises: nobody waits for this."""
+async def respond_to_callback(
+    params: Mapping[str, Any],
+    answers: Answers,
+    send: Callable[..., Awaitable[Any]],
+    run_own_work: Callable[[Awaitable[Any]], Awaitable[Any]],
+) -> None:
+    """Ask the question, as work of ours, and send the answer. Never raises: nobody waits for this."""
     patience = number_or_none(params.get("timeout_ms"))
     seconds = None if patience is None else patience / 1000
     if seconds is not None:
         ANSWER_DEADLINE.set(time.time() + seconds)  # this task is of this one answer
     try:
         async with asyncio.timeout(seconds):
-            await send(
-                "mgp/callback/respond",
-                {"callback_id": params.get("callback_id"), "response": await _callback_response(params, answers)},
-            )
+            response = await run_own_work(_callback_response(params, answers))
+            await send("mgp/callback/respond", {"callback_id": params.get("callback_id"), "response": response})
     except TimeoutError:
         log.info("nobody answered a callback within %s ms", patience)
     except PeerError as error:

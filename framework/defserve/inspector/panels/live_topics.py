@@ -12,7 +12,7 @@ from typing import Any, Final
 from defserve.client.mcpl.hooks import AFTER_INFERENCE, BEFORE_INFERENCE
 from defserve.client.mcpl.peer import McplPeer
 from defserve.client.replies import object_or_empty, string_or_none
-from defserve.client.topic_client import join_topic
+from defserve.client.topic_client import join_topic, make_topic_address
 from defserve.core.json_values import is_array
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.inspector.era_connection import get_client_era
@@ -22,7 +22,7 @@ from defserve.inspector.inspection import (
     get_request_era,
     use_era_client,
 )
-from defserve.inspector.joined_topic import JoinedTopic, make_topic_address
+from defserve.inspector.joined_topic import JoinedTopic
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.protocols.mcp.events.draft import EVENTS_EXTENSION_ID
 from defserve.protocols.mcpl.channels.messages import Channel
@@ -272,10 +272,8 @@ MAX_TEXT_LENGTH: Final = 4_000
 
 async def follow(inspection: Inspection, request: PageRequest) -> Any:
     """Join a topic, and tell of it as parts until it is cancelled, which leaves it. The token is not kept."""
-    address, token = (
-        make_topic_address(request.get_text("url"), request.get_text("topic", "")),
-        request.get_text("token", "") or None,
-    )
+    address = make_topic_address(request.get_text("url"), request.get_text("topic", ""), "name one, such as demo")
+    token = request.get_text("token", "") or None
     if len(inspection.seats) >= MAX_SEATS:
         raise UsageError(f"{MAX_SEATS} topics are open", fix="leave one of them")
     async with join_topic(address, token=token) as me:

@@ -342,7 +342,7 @@ def line_at(lines: Mapping[SettingPath, int], path: SettingPath) -> int:
 
 def _outside_long_texts(text: str) -> Iterator[tuple[int, str]]:
     inside = ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not inside:
             yield number, line
         for mark in _LONG_TEXT.findall(line):

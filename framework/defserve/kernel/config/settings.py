@@ -32,7 +32,7 @@ class ConfigMistake(NamedTuple):
 
 ReportMistake: TypeAlias = Callable[[ConfigMistake], None]
 INVALID_VALUE: Final = object()
-"""What `read` returns for a value that it has reported."""
+"""What `parse_value` returns for a value that it has reported."""
 _SHOWN: Final = 60
 
 
@@ -44,7 +44,7 @@ class Setting(ABC):
 
     @abstractmethod
     def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
-        """The checked value, or WRONG after reporting why."""
+        """The checked value, or INVALID_VALUE after reporting why."""
 
     def schema(self) -> dict[str, Any]:
         """Its JSON Schema."""
@@ -166,7 +166,7 @@ class TextTable(Setting):
 
 @dataclass(frozen=True, slots=True)
 class Table(Setting):
-    """A table of named settings. The values that are wrong are left out of what `read` returns."""
+    """A table of named settings. The values that are wrong are left out of what `parse_value` returns."""
 
     settings: Mapping[str, Setting]
     required: tuple[str, ...] = ()

@@ -200,7 +200,10 @@ def read_project(folder: str | Path) -> ProjectFolder:
         raise UsageError(
             "pyproject.toml has no [project] with a name", where=str(path), fix='write [project] and name = "…" there'
         )
-    backend = str(whole.get("build-system", {}).get("build-backend", "setuptools.build_meta"))
+    building = whole.get("build-system", {})
+    if not is_object(building):
+        raise UsageError("build-system of pyproject.toml is not a table", where=str(path))
+    backend = str(building.get("build-backend", "setuptools.build_meta"))
     return ProjectFolder(path.parent, about, backend, _read_allow_patterns(whole, path))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from defserve import Server
 from defserve.client import Mcpl
+from defserve.client.mcpl.push import Inbox
 from defserve.errors import PeerError
 from defserve.protocols.mcpl.channels.messages import Author, Channel, ReceivedMessage
 from tests.client.mcpl.scripted import MEMORY, SETS, Json, hosting, live_server, stateless_server
@@ -108,6 +109,17 @@ async def test_what_a_handler_fails_over_is_fetched_again_and_the_rest_counts_on
             await mcpl.collect()
         await mcpl.collect()
     assert taken == ["a", "b", "b"]
+
+
+async def test_what_the_host_has_no_room_for_is_fetched_again(monkeypatch: pytest.MonkeyPatch):
+    server = stateless_server(replies=keeping(event("a"), event("b"), event("c")))
+    async with hosting(server, Mcpl(["memory.proactive"], audit=[])) as mcpl:
+        monkeypatch.setattr(mcpl._events, "inbox", Inbox[Any](2))
+        assert await mcpl.collect() == 2
+        assert [(await anext(mcpl.events())).id for _ in range(2)] == ["a", "b"]
+        await mcpl.collect()
+        assert (await anext(mcpl.events())).id == "c"
+        assert await mcpl.collect() == 0
 
 
 async def test_a_resource_that_is_no_inbox_is_an_error():
