@@ -56,7 +56,7 @@ async def resolved(function: Any, call: Any = None, body: Callable[[], Any] = la
     kwargs: dict[str, Any] = {}
     made, call = plan(function), call or Call()
     async with AsyncExitStack() as stack:
-        await made.resolve(call, stack, kwargs, made.call_providers(call))
+        await made.resolve(call, stack, kwargs, made.call_dependency_providers(call))
         result = body()
         if asyncio.iscoroutine(result):
             await result

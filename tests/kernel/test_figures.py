@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from defserve.errors import DefserveError
 from defserve.kernel.members import STEP_SECONDS, STEPS, figures, summarize_call_history
-from defserve.proxying.calls import TIMES_KEPT, CallSlots
+from defserve.proxying.calls import TIMES_KEPT, BackendCallSlots
 from tests.kernel.running import entry, running
 
 pytestmark = pytest.mark.anyio
@@ -22,9 +22,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def room_of(*calls: tuple[float, float, bool]) -> CallSlots:
+def room_of(*calls: tuple[float, float, bool]) -> BackendCallSlots:
     """A room whose calls ended so many seconds ago, took so many ms, and failed or did not."""
-    room, now = CallSlots("a", 8), perf_counter()
+    room, now = BackendCallSlots("a", 8), perf_counter()
     for ago, ms, failed in calls:
         room.times.append((now - ago - ms / 1000, now - ago, failed))
         room.errors += failed
@@ -32,13 +32,13 @@ def room_of(*calls: tuple[float, float, bool]) -> CallSlots:
 
 
 def test_without_calls_there_are_no_times():
-    assert figures(CallSlots("a", 8)) == {
+    assert figures(BackendCallSlots("a", 8)) == {
         "errors_total": 0,
         "calls_per_second": 0.0,
         "median_ms": None,
         "p95_ms": None,
     }
-    assert summarize_call_history(CallSlots("a", 8))["steps"] == [[0, 0, None]] * STEPS
+    assert summarize_call_history(BackendCallSlots("a", 8))["steps"] == [[0, 0, None]] * STEPS
 
 
 def test_calls_a_second_are_those_of_the_last_ten():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.base.hidden_characters import has_hidden_characters
-from defserve.proxying.boundary import find_hidden_character_problem, sanitize_listed_item
+from defserve.proxying.boundary import find_hidden_character_in_names, sanitize_listed_item
 from defserve.proxying.mounted import find_tool_name_problem
 from tests.rows import for_each_row
 
@@ -28,11 +28,11 @@ PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
 @for_each_row(("place", "odd"), [(place, odd) for place in PLACES for odd in ODD])
 def test_a_schema_whose_names_or_choices_hide_something_is_not_offered(place: str, odd: str) -> None:
     raw = sanitize_listed_item({"name": "wipe", "inputSchema": {"type": "object", **PLACES[place](odd)}})
-    assert find_hidden_character_problem(raw) is not None
+    assert find_hidden_character_in_names(raw) is not None
 
 
 def test_an_argument_of_a_prompt_whose_name_hides_something_is_not_offered() -> None:
-    assert find_hidden_character_problem({"name": "ask", "arguments": [{"name": "topic\ufe0f"}]}) is not None
+    assert find_hidden_character_in_names({"name": "ask", "arguments": [{"name": "topic\ufe0f"}]}) is not None
 
 
 @for_each_row(
@@ -44,7 +44,7 @@ def test_an_argument_of_a_prompt_whose_name_hides_something_is_not_offered() -> 
     ],
 )
 def test_what_hides_nothing_is_offered(raw: dict[str, Any]) -> None:
-    assert find_hidden_character_problem(raw) is None
+    assert find_hidden_character_in_names(raw) is None
 
 
 @for_each_row("odd", ODD)
@@ -75,7 +75,7 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_whatever_is_offered_shows_every_character_of_it(schema: Any) -> None:
     raw = sanitize_listed_item({"name": "a", "inputSchema": schema})
-    if find_hidden_character_problem(raw) is not None:
+    if find_hidden_character_in_names(raw) is not None:
         return
     assert not [text for text in texts(raw) if has_hidden_characters("".join(c for c in text if c not in "\r\n\t"))]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from defserve import Remote, Server
 from defserve.auth import StaticTokens
 from defserve.errors import DefserveError, ToolError
-from defserve.proxying.calls import CallSlots
+from defserve.proxying.calls import BackendCallSlots
 from tests.at_address import at_address
 from tests.proxying.backends import child, until_fact
 
@@ -61,7 +61,7 @@ async def test_every_call_is_timed_and_what_fails_is_counted() -> None:
 
 @pytest.mark.anyio
 async def test_all_who_wait_until_no_call_runs_are_told() -> None:
-    room = CallSlots("e", 4)
+    room = BackendCallSlots("e", 4)
     room.begin_call("a")
     waiting = [asyncio.create_task(room.wait_until_idle(60)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -79,7 +79,11 @@ def test_whatever_callers_do_the_room_is_kept_and_empties(limit: int, steps: lis
 
 
 async def _try(limit: int, steps: list[tuple[str, str]]) -> None:
-    room, ends, calls = CallSlots("e", limit), dict[asyncio.Task[None], asyncio.Event](), list[asyncio.Task[None]]()
+    room, ends, calls = (
+        BackendCallSlots("e", limit),
+        dict[asyncio.Task[None], asyncio.Event](),
+        list[asyncio.Task[None]](),
+    )
     running: dict[str, int] = dict.fromkeys("abc", 0)
 
     async def one(caller: str, end: asyncio.Event) -> None:

@@ -22,9 +22,9 @@ from defserve.binding.core_schemas import (
     make_bounded_argument_schema,
     make_bounded_argument_validator,
     make_bounded_schema,
-    make_bounded_validator,
     make_fail_fast_schema,
     make_fail_fast_validator,
+    make_pattern_bounded_validator,
 )
 from defserve.binding.json_schemas import (
     compact_schema,
@@ -187,7 +187,7 @@ def _make_fragment(annotation: Any) -> AnnotationSchemas:
     made = make_type_adapter(_concrete(annotation))
     # The adapter's own validator is called rather than its schema copied: definitions shared by two
     # parameters would clash in one schema ("Duplicate ref"), and each would be built again for every tool.
-    return AnnotationSchemas(_make_validator_schema(make_bounded_validator(made)), None, made)
+    return AnnotationSchemas(_make_validator_schema(make_pattern_bounded_validator(made)), None, made)
 
 
 def _make_validator_schema(validator: Any) -> CoreSchema:

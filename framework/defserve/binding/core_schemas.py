@@ -317,7 +317,7 @@ def make_bounded_schema(schema: CoreSchema) -> CoreSchema:
     return cast(CoreSchema, _apply_limits(schema, _limit_text_length)) if any(iter_schema_patterns(schema)) else schema
 
 
-def make_bounded_validator(adapter: TypeAdapter[Any]) -> Any:
+def make_pattern_bounded_validator(adapter: TypeAdapter[Any]) -> Any:
     """The adapter's own validator, bounded like a schema."""
     if type(adapter.validator) is not SchemaValidator or not any(iter_schema_patterns(adapter.core_schema)):
         return adapter.validator

@@ -161,7 +161,7 @@ class InjectionPlan:
         """Whether every dependency is blocking code."""
         return len(self.blocking) == len(self._every)
 
-    def call_providers(self, call: ThreadRunner) -> dict[Any, Any]:
+    def call_dependency_providers(self, call: ThreadRunner) -> dict[Any, Any]:
         """What providers give to the dependencies, for `resolve`. Providers are called on the loop, not in a thread."""
         return {one: {name: provider(call) for name, provider in one.direct} for one in self._every if one.direct}
 
@@ -170,7 +170,7 @@ class InjectionPlan:
     ) -> None:
         """Add the dependencies' values to `kwargs`; closing the stack runs their teardown.
 
-        `known` is what `call_providers` gave. Every dependency's value is kept there.
+        `known` is what `call_dependency_providers` gave. Every dependency's value is kept there.
         """
         for name, dependency in self.dependencies:
             kwargs[name] = await dependency.resolve_value(call, stack, known)

@@ -34,7 +34,7 @@ TARGET_FORMS_HELP: Final = (
 COMMAND_HELP: Final = "`-- command args` at the end"
 TARGET_HELP: Final = f"{TARGET_FORMS_HELP}; or nothing, in a project with one server or with {COMMAND_HELP}"
 
-NAME_SERVER_FIX: Final = "name a file (server.py), an address, or a server of .mcp.json; --help shows every way"
+MISSING_TARGET_FIX: Final = "name a file (server.py), an address, or a server of .mcp.json; --help shows every way"
 
 
 class ServerTarget(NamedTuple):
@@ -85,7 +85,7 @@ def resolve_target(
         return ServerTarget(load_package(module)) if is_loaded else ServerTarget(code=module, is_package=True)
     if not words:
         if (found := find_project_target()) is None:
-            raise UsageError("no server is given", fix=NAME_SERVER_FIX)
+            raise UsageError("no server is given", fix=MISSING_TARGET_FIX)
         return _make_code_target(found, is_loaded)
     named = words.pop(0)
     if is_server_address(named):

@@ -86,7 +86,7 @@ def can_act_for(one: PeerIdentity | None, other: PeerIdentity | None) -> bool:
 # -- How replies look to a peer. The base class is plain JSON-RPC 2.0; a protocol's negotiated state may refine it.
 
 
-STEP_UP_CODE = 401
+UNSENT_SIGN_IN_CODE = 401
 """Tells a transport that its client should sign a person in again. It is never sent."""
 
 TOO_MANY_CALLS_CODE = 429

@@ -27,8 +27,8 @@ from defserve.core.messages import (
     encode_result,
 )
 from defserve.core.peer import (
-    STEP_UP_CODE,
     TOO_MANY_CALLS_CODE,
+    UNSENT_SIGN_IN_CODE,
     OutgoingRequests,
     SessionRequest,
     can_act_for,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 NO_REPLY: FinalReply = (b"", None)
-_TOLD_TO_TRANSPORTS = ((TooManyCalls, TOO_MANY_CALLS_CODE), (StepUpRequired, STEP_UP_CODE))
+_TOLD_TO_TRANSPORTS = ((TooManyCalls, TOO_MANY_CALLS_CODE), (StepUpRequired, UNSENT_SIGN_IN_CODE))
 
 UNREAD_OFFER = Offer("", {}, {})
 """Stands for the offer of a request that has not been read yet."""

@@ -119,7 +119,7 @@ class KeptCalls:
                 raise
             call.end("failed" if object_or_empty(result).get("isError") is True else "done", result=result)
             if call.state == "failed" and (process := inspection.target.process) is not None:
-                call.outcome["traceback"] = process.find_traceback(join_texts(result))
+                call.outcome["traceback"] = process.find_traceback_by_error_id(join_texts(result))
         except Exception as error:
             call.failure = error
             call.end("failed", error=describe_error_for_page(error))

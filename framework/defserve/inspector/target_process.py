@@ -103,7 +103,7 @@ class TargetProcess:
 
         return StoredState(open_trees, facts) if facts is not None else None
 
-    def find_traceback(self, text: str) -> str | None:
+    def find_traceback_by_error_id(self, text: str) -> str | None:
         """The traceback of an error whose id is in a text that a caller was told."""
         found = self._run.tracebacks if self._run is not None else ()
         return next((each for id, each in reversed(found) if f"(id {id})" in text), None)

@@ -31,8 +31,8 @@ from defserve.kernel.operator_actions import (
     HEALTH,
     RESTART,
     add_operator_tools,
+    answer_audit_replay,
     check_server_health,
-    replay_audit,
 )
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
@@ -70,7 +70,7 @@ class KernelExtension(Extension):
     name = "kernel"
 
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._replay_audit = kernel, partial(replay_audit, kernel)
+        self._kernel, self._replay_audit = kernel, partial(answer_audit_replay, kernel)
         # What clients without MGP find as tools.
         add_operator_tools(kernel.server, {HEALTH: self.health, RESTART: self.restart, AUDIT: self._replay_audit})
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}

@@ -18,7 +18,7 @@ from defserve.errors import DefserveError, UsageError
 from defserve.kernel.config.entries import ServerEntry
 from defserve.protocols.mgp import vocabulary
 from defserve.proxying.backend import Backend
-from defserve.proxying.calls import CallSlots, CallTiming
+from defserve.proxying.calls import BackendCallSlots, CallTiming
 from defserve.proxying.mounted import (
     TRANSITION_LOG_FORMAT,
     BackendOptions,
@@ -321,7 +321,7 @@ STEP_SECONDS: Final = 15
 STEPS: Final = 40
 
 
-def figures(room: CallSlots) -> dict[str, Any]:
+def figures(room: BackendCallSlots) -> dict[str, Any]:
     """Calls a second are those of the last ten seconds; times are those of the last calls that the room remembers."""
     now, times = perf_counter(), tuple(room.times)
     lasted = sorted(ended - began for began, ended, _ in times)
@@ -333,7 +333,7 @@ def figures(room: CallSlots) -> dict[str, Any]:
     }
 
 
-def summarize_call_history(room: CallSlots) -> dict[str, Any]:
+def summarize_call_history(room: BackendCallSlots) -> dict[str, Any]:
     """`steps` of the last ten minutes, the newest last: calls, errors, median in ms. None: not remembered."""
     now, times = perf_counter(), tuple(room.times)
     found: list[list[CallTiming]] = [[] for _ in range(STEPS)]

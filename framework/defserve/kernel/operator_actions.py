@@ -334,7 +334,7 @@ FOLLOW_SECONDS: Final = 0.5
 NO_LOG: Final = "this kernel keeps no audit log that can be read"
 
 
-async def replay_audit(kernel: Kernel, call: Call, params: Params) -> Params:
+async def answer_audit_replay(kernel: Kernel, call: Call, params: Params) -> Params:
     """`mgp/audit/replay`. Raises PermissionDenied for others than operators: the log tells what everybody does."""
     require_operator(call, kernel.config.settings.admins)
     if (log := find_readable_log(kernel.server.mgp.audit.sinks)) is None:

@@ -18,7 +18,7 @@ from defserve.core.call import Call
 from defserve.core.peer import PeerIdentity, can_act_for
 from defserve.errors import DefserveError, PeerError, PeerGone
 from defserve.proxying import boundary
-from defserve.proxying.calls import BackendCalls, CallSlots, KeepTask
+from defserve.proxying.calls import BackendCalls, BackendCallSlots, KeepTask
 from defserve.proxying.catalogue import LIST_KINDS, BackendCatalogue, FrontRegistries
 from defserve.proxying.channel import BackendChannel, FrontClient, identify_front
 from defserve.proxying.conversations import BackendChannels
@@ -60,7 +60,7 @@ class Backend(MountedServer):
         super().__init__(id, target, options)
         state = self._state = BackendState(id)
         policy = self.policy = RestartCounter(options.restarts or make_default_restart_policy(target))
-        room = self.room = CallSlots(id, options.in_flight)
+        room = self.room = BackendCallSlots(id, options.in_flight)
         catalogue = self.catalogue = BackendCatalogue(self, front, options.tools, options.transform)
         state.watch_state_changes(lambda change: catalogue.notify_lists_changed())
         conversations = self.conversations = BackendChannels(self, state, self, lambda: policy.policy)
@@ -192,7 +192,7 @@ class Backend(MountedServer):
         return f"<Backend {self.id!r} {self.state}, {self.target!r}>"
 
 
-def describe_backend_state(backend: Backend) -> dict[str, Any]:
+def describe_unconnected_backend(backend: Backend) -> dict[str, Any]:
     """What lists say, to anybody, of a backend that is not connected."""
     return {
         "state": backend.state,

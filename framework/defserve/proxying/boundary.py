@@ -24,7 +24,7 @@ from defserve.protocols.mcp.errors import (
     SERVER_ID_META_KEY,
     SOURCE_META_KEY,
     choose_relayed_error_code,
-    is_busy_error,
+    is_server_full_error,
 )
 from defserve.protocols.mcp.lifecycle import (
     CLIENT_CAPABILITIES_META_KEY,
@@ -172,7 +172,7 @@ def sanitize_listed_item(listed: Json) -> Json:
     """A listed item whose texts, at any depth, can be shown. The same object if they all can.
 
     None says that it is a tool of ours, whose it is, or to which of our feature sets it belongs. Names and choices stay
-    as they are: see `find_hidden_character_problem`.
+    as they are: see `find_hidden_character_in_names`.
     """
     meta = listed.get(METADATA)
     if is_object(meta) and not OUR_WORDS.isdisjoint(meta):
@@ -180,7 +180,7 @@ def sanitize_listed_item(listed: Json) -> Json:
     return _clean_value(listed)
 
 
-def find_hidden_character_problem(listed: Json) -> str | None:
+def find_hidden_character_in_names(listed: Json) -> str | None:
     """Why an item cannot be offered: a member, a choice or an argument of it has a character that cannot be seen.
 
     Such a text is sent back as it came, so it cannot be cleaned, and two that look alike would differ.
@@ -434,7 +434,7 @@ def make_relayed_error(id: str, error: dict[str, Any], secrets: BackendSecrets) 
     if is_array(pages := fields.get("elicitations")):  # the pages that a person has to visit first
         named = [add_asker_to_question(id, "elicitation/create", page) if is_object(page) else page for page in pages]
         fields = {**fields, "elicitations": named}
-    if is_busy_error(code, fields):
+    if is_server_full_error(code, fields):
         fields = {"retry_after_ms": RETRY_MS, **fields}
     if (relayable := choose_relayed_error_code(code)) != code:
         fields = {**fields, "inner_code": code}

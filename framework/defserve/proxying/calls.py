@@ -48,7 +48,7 @@ class BackendCalls:
         server: MountedServer,
         state: BackendState,
         conversations: BackendChannels,
-        room: CallSlots,
+        room: BackendCallSlots,
         parking: ParkedWorkRegistry,
         keep_task: KeepTask,
     ) -> None:
@@ -224,7 +224,7 @@ CallTiming: TypeAlias = tuple[float, float, bool]
 """When a call began and ended, by `time.perf_counter`, and whether it failed."""
 
 
-class CallSlots:
+class BackendCallSlots:
     """`begin_call` and `end_call` surround a call. `running` are under way, `total` have ever begun.
 
     Callers wait in lines of their own, which take turns. `times` are those of the last calls; `errors` have failed.

@@ -24,7 +24,7 @@ from defserve.protocols.mcp.tools import TAGS_META_KEY
 from defserve.protocols.mcp.transforms import MountPrefix, Transform, read_listed_tags
 from defserve.protocols.mcp.uri_template import UriTemplate
 from defserve.protocols.mgp.terms import SECURITY_META_KEY, derive_security
-from defserve.proxying.boundary import find_hidden_character_problem, sanitize_listed_item
+from defserve.proxying.boundary import find_hidden_character_in_names, sanitize_listed_item
 from defserve.proxying.channel import BackendChannel
 from defserve.proxying.items import RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 from defserve.proxying.mounted import (
@@ -353,7 +353,7 @@ class BackendCatalogue:
             if kind == "tools" and isinstance(name, str) and not self._takes(name, raw):
                 continue
             problem = find_name_problem(name) if kind in NAMED else _uri_problem(name)
-            problem = problem or find_hidden_character_problem(raw)
+            problem = problem or find_hidden_character_in_names(raw)
             if problem is None:
                 outer = self._outer(kind, str(name))
                 if kind == "tools" and (problem := find_tool_name_problem(outer)) is not None:

@@ -21,11 +21,11 @@ from defserve.protocols.mcp.skills import SKILLS_EXTENSION_ID, ListedSkill, list
 from defserve.protocols.mcp.tasks.extension import RemoteTasks, TaskLost
 from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying import boundary, items
-from defserve.proxying.backend import Backend, describe_backend_state
+from defserve.proxying.backend import Backend, describe_unconnected_backend
 from defserve.proxying.boundary import (
     QUOTE_MARK,
     adapt_backend_result,
-    find_hidden_character_problem,
+    find_hidden_character_in_names,
     quote_backend_text,
     sanitize_listed_item,
 )
@@ -275,7 +275,7 @@ class Mounts(Extension):
         Who may not use a backend does not hear of it.
         """
         down = {
-            id: describe_backend_state(one)
+            id: describe_unconnected_backend(one)
             for id, one in self.backends.items()
             if one.state != "connected" and one.is_open_to(call)
         }
@@ -328,7 +328,7 @@ class RemoteSkills:
             return None
         found = await _ask(backend, call, backend.relay(call, "skills/get", {"uri": inner}))
         raw = sanitize_listed_item(object_or_empty(found.get("skill")))
-        if find_hidden_character_problem(raw) is not None:
+        if find_hidden_character_in_names(raw) is not None:
             return None
         skill = RemoteSkill(backend, uri, raw)
         self._backends.declare_found(skill)

@@ -28,7 +28,7 @@ from defserve.proxying.mounted import (
 
 if TYPE_CHECKING:
     from defserve.proxying.backend import BackendChangeListener
-    from defserve.proxying.calls import CallSlots
+    from defserve.proxying.calls import BackendCallSlots
     from defserve.proxying.channel import BackendChannel
     from defserve.proxying.conversations import ChannelPool
     from defserve.proxying.targets import BackendTarget
@@ -54,7 +54,7 @@ class BackendSupervision:
         conversations: BackendChannels,
         catalogue: BackendCatalogue,
         changes: BackendChangeListener,
-        room: CallSlots,
+        room: BackendCallSlots,
         policy: RestartCounter,
     ) -> None:
         self._server, self._state, self._conversations = server, state, conversations

@@ -194,7 +194,7 @@ MAX_TITLE, MAX_SUMMARY, MAX_EXAMPLE = 64, 400, 2_000
 VERBS: Final = ("get", "post", "put", "patch", "delete")
 
 
-def make_api_page_request(mcp: MCP) -> MakeApiPage:
+def make_api_page_opener(mcp: MCP) -> MakeApiPage:
     """The request whose answer is the page, for an API below a path and at an address."""
     documents = OpenApiDocumentCache(mcp, authorized=False)
     return lambda below, address: (make_list_request(), ApiPageWriter(documents, below, address))

@@ -25,11 +25,11 @@ from defserve.protocols.mcp.telemetry import (
     ITEM_ATTRIBUTE_BY_METHOD,
     SUCCESS_OUTCOME,
     TOOL_ERROR,
-    MessageOutcome,
     MessageTracer,
     MessageTransportInfo,
     OpenSpan,
     TelemetryOptions,
+    TracedOutcome,
     read_error_object_outcome,
     read_exception_outcome,
     read_result_outcome,
@@ -92,7 +92,7 @@ class Telemetry(Extension):
         self._finish_call(call, span, make_result_outcome(result), result)
         return result
 
-    def _finish_call(self, call: Call, span: OpenSpan, outcome: MessageOutcome, result: Any = None) -> None:
+    def _finish_call(self, call: Call, span: OpenSpan, outcome: TracedOutcome, result: Any = None) -> None:
         """End the span as soon as it is known what the reply says: a result may be too large for it."""
         self._received.set_item_attribute(span, call.method, call.subject_name)
         if call.outer is not None or call.settled:
@@ -121,7 +121,7 @@ class Telemetry(Extension):
             name_after_trace(call, span.trace_id)
         return span
 
-    def finish(self, span: OpenSpan, outcome: MessageOutcome, result: Any = None) -> None:
+    def finish(self, span: OpenSpan, outcome: TracedOutcome, result: Any = None) -> None:
         self._received.finish(span, outcome, result)
 
     # -- what goes out -----------------------------------------------------------------------------------
@@ -238,32 +238,32 @@ def find_version(session: Session, call: Call | None) -> str:
 # -- How a call ended, as its peer is told.
 
 
-def make_error_outcome(call: Call | None, error: BaseException) -> MessageOutcome:
+def make_error_outcome(call: Call | None, error: BaseException) -> TracedOutcome:
     """What the reply to a call that raised says."""
     if call is None:
-        return MessageOutcome(type(error).__name__)
+        return TracedOutcome(type(error).__name__)
     seen = classify_error(call, error)
     if seen.kind in (ASKED, CANCELLED):
-        return MessageOutcome(details={OUTCOME_ATTRIBUTE: seen.kind})
+        return TracedOutcome(details={OUTCOME_ATTRIBUTE: seen.kind})
     details = {ERROR_TYPE_ATTRIBUTE: seen.error_type}
     if not isinstance(unwrap_exception_group(error), (ToolError, Refused, ProtocolError, PeerError)):
         # Its text is for the log of the server alone. It is written there with the reply, and not here as well.
         if call.method == "tools/call":
-            return MessageOutcome(TOOL_ERROR, details=details)
-        return MessageOutcome(str(INTERNAL_ERROR), INTERNAL_ERROR, "internal error", details)
+            return TracedOutcome(TOOL_ERROR, details=details)
+        return TracedOutcome(str(INTERNAL_ERROR), INTERNAL_ERROR, "internal error", details)
     body = make_failure_body(call, error)
     if "error" in body:
         return read_error_object_outcome(body["error"], details)
     return read_result_outcome(body.get("result"), details)
 
 
-def make_result_outcome(result: Any) -> MessageOutcome:
+def make_result_outcome(result: Any) -> TracedOutcome:
     """What a result says: most are no failure."""
     if not is_mapping(result):
         return SUCCESS_OUTCOME
     seen = classify_result(result)
     if seen.kind == ASKED:
-        return MessageOutcome(details={OUTCOME_ATTRIBUTE: ASKED})
+        return TracedOutcome(details={OUTCOME_ATTRIBUTE: ASKED})
     return read_result_outcome(result, {ERROR_TYPE_ATTRIBUTE: seen.error_type} if seen.error_type else None)
 
 

@@ -150,9 +150,9 @@ def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> 
         has_sign_in = auth is not None and auth.resource is not None
         api = None
         if options.get("rest", False):
-            from defserve.server.rest import make_api_page_request
+            from defserve.server.rest import make_api_page_opener
 
-            api = make_api_page_request(mcp)
+            api = make_api_page_opener(mcp)
         return make_page_content(mcp, everywhere=wanted is True, has_sign_in=has_sign_in, api=api)
 
     return PageRules(wanted is True, content)

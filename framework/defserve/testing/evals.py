@@ -34,7 +34,7 @@ from defserve.tooling.evals.judging import ModelAnswer, ModelCall, Tally, ToolFa
 from defserve.tooling.evals.recordings import (
     RecordedAnswer,
     StaleRecording,
-    compute_request_key,
+    compute_model_request_key,
     explain_stale_recording,
     make_recording_path,
     read_recording,
@@ -108,7 +108,7 @@ class EvalModel:
     async def _ask(self, prompt: str) -> EvalAnswer:
         runner = self._runner
         request = runner.make_request([PersonMessage(prompt)], runner.definitions)
-        key = compute_request_key(runner.model.dialect, request, f"{self.run}.{self._asked}")
+        key = compute_model_request_key(runner.model.dialect, request, f"{self.run}.{self._asked}")
         assert runner.recording is not None
         recorded = runner.recording.find_answer(key)
         if recorded is None:

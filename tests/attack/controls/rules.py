@@ -166,7 +166,7 @@ def list_any_name(patch: Patch) -> None:
 
 
 def offer_what_hides(patch: Patch) -> None:
-    patch.set(f"{DESCRIPTIONS}:find_hidden_character_problem", lambda listed: None)
+    patch.set(f"{DESCRIPTIONS}:find_hidden_character_in_names", lambda listed: None)
 
 
 # -- signing in, metrics, packages -----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import defserve
 from defserve.errors import PeerError, ProtocolError
-from defserve.protocols.mcp.errors import SPECIFIED_CODES, choose_relayed_error_code, is_busy_error
+from defserve.protocols.mcp.errors import SPECIFIED_CODES, choose_relayed_error_code, is_server_full_error
 from defserve.protocols.mcpl import vocabulary as mcpl
 from tests.rows import for_each_row
 
@@ -113,4 +113,4 @@ async def test_an_authors_own_code_is_sent_only_where_its_range_is_open(version:
     ids=range(10),
 )
 def test_both_ways_in_which_servers_of_ours_say_that_there_is_no_room(code: int, data: object, is_busy: bool) -> None:
-    assert is_busy_error(code, data) is is_busy
+    assert is_server_full_error(code, data) is is_busy

@@ -13,7 +13,7 @@ from defserve.cli.exits import EXIT_OK, EXIT_TOOL_FAILED
 from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, parse_token_file
 from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine
-from defserve.cli.target import NAME_SERVER_FIX, find_project_target, load_target, redirect_stdout_to_stderr
+from defserve.cli.target import MISSING_TARGET_FIX, find_project_target, load_target, redirect_stdout_to_stderr
 from defserve.client.targets import is_server_address
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     )
     target = options.server or find_project_target()
     if target is None:
-        raise UsageError("no server is given", fix=f"add --server: {NAME_SERVER_FIX}")
+        raise UsageError("no server is given", fix=f"add --server: {MISSING_TARGET_FIX}")
     if is_server_address(target):
         raise UsageError(
             f"{target!r} is an address, and a server tells nobody its rules",

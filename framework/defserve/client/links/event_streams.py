@@ -102,7 +102,7 @@ class EventStreams:
             if status == 200 and get_response_media_type(response) == EVENT_STREAM_MEDIA_TYPE:
                 failures, was_open = 0, True
                 on_opened()
-                if (reply := await self.read_events(response, stream, request, hear)) is not None:
+                if (reply := await self.read_events_until_answered(response, stream, request, hear)) is not None:
                     return reply
                 continue
             await response.aclose()
@@ -117,7 +117,7 @@ class EventStreams:
             failures, wanted = failures + 1, parse_retry_after(response.headers)
         return None
 
-    async def read_events(
+    async def read_events_until_answered(
         self, response: HttpResponse, stream: SseParser, request: Request | None, hear: MessageHandler
     ) -> Reply | None:
         """Hand on the events of a stream until `request` is answered, or the stream ends or breaks. Closes it."""

@@ -260,7 +260,7 @@ class HttpLink:
             if kind == JSON_MEDIA_TYPE:
                 return await self._hear(await read_body(response), request, hear)
             if kind == EVENT_STREAM_MEDIA_TYPE:
-                return await self._streams.read_events(response, stream, request, hear)
+                return await self._streams.read_events_until_answered(response, stream, request, hear)
             raise PeerError(
                 f"the server answered {request.method} with HTTP {response.status} and {kind or 'nothing'},"
                 " neither JSON nor an event stream"

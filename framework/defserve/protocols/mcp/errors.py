@@ -63,7 +63,7 @@ def choose_relayed_error_code(code: int) -> int:
     return INTERNAL_ERROR if code in _RESERVED and code not in SPECIFIED_CODES else code
 
 
-def is_busy_error(code: int, data: object) -> bool:
+def is_server_full_error(code: int, data: object) -> bool:
     """Whether a server has no room for a call, which did not begin: it is safe to send it again."""
     if code == _FORMER_TOO_MANY_CALLS:
         return True

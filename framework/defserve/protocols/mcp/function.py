@@ -110,7 +110,7 @@ class Function:
         if not injection.dependencies:
             return engine.run_with_timeout(call, seconds, self._begin(call, self.signature.function, kwargs))
         one = self if not (overrides := call.session.composition.overrides) else self._overridden(injection, overrides)
-        work = one._with_dependencies(call, kwargs, (one.injection or injection).call_providers(call))
+        work = one._with_dependencies(call, kwargs, (one.injection or injection).call_dependency_providers(call))
         if one._one_thread:
             work = engine.run_in_one_thread(work, wholly=one._wholly_blocking)
         return engine.run_with_timeout(call, seconds, work)

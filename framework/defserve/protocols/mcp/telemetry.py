@@ -102,7 +102,7 @@ class MessageTransportInfo(NamedTuple):
         return {name: value for name, value in attributes.items() if value}
 
 
-class MessageOutcome(NamedTuple):
+class TracedOutcome(NamedTuple):
     """How a message ended. Without an `error_type` it went well; `message` is that of a JSON-RPC error."""
 
     error_type: str = ""
@@ -112,30 +112,30 @@ class MessageOutcome(NamedTuple):
     """Further attributes of the span, in our own namespace."""
 
 
-SUCCESS_OUTCOME: Final = MessageOutcome()
+SUCCESS_OUTCOME: Final = TracedOutcome()
 
 
-def read_result_outcome(result: Any, details: Mapping[str, str] | None = None) -> MessageOutcome:
+def read_result_outcome(result: Any, details: Mapping[str, str] | None = None) -> TracedOutcome:
     """A result is a failure only if it says `isError`."""
     is_error = is_object(result) and result.get("isError") is True
-    return MessageOutcome(TOOL_ERROR if is_error else "", details=details or {})
+    return TracedOutcome(TOOL_ERROR if is_error else "", details=details or {})
 
 
-def read_error_object_outcome(error: Params, details: Mapping[str, str] | None = None) -> MessageOutcome:
+def read_error_object_outcome(error: Params, details: Mapping[str, str] | None = None) -> TracedOutcome:
     """The outcome that a JSON-RPC error tells."""
     told = make_peer_error(error)
-    return MessageOutcome(str(told.code), told.code, told.message, details or {})
+    return TracedOutcome(str(told.code), told.code, told.message, details or {})
 
 
-def read_exception_outcome(error: BaseException) -> MessageOutcome:
+def read_exception_outcome(error: BaseException) -> TracedOutcome:
     """How a request of ours ended that brought no result."""
     if isinstance(error, PeerTimeout):
-        return MessageOutcome("timeout")
+        return TracedOutcome("timeout")
     if isinstance(error, PeerGone):
-        return MessageOutcome("peer_gone")
+        return TracedOutcome("peer_gone")
     if isinstance(error, PeerError):
-        return MessageOutcome(str(error.code), error.code, error.message)
-    return MessageOutcome(type(error).__name__ if isinstance(error, Exception) else "cancelled")
+        return TracedOutcome(str(error.code), error.code, error.message)
+    return TracedOutcome(type(error).__name__ if isinstance(error, Exception) else "cancelled")
 
 
 class OpenSpan:
@@ -230,7 +230,7 @@ class MessageTracer:
             open_span.set_attribute(attribute, name)
             open_span.span.update_name(f"{method} {name}")
 
-    def finish(self, open_span: OpenSpan, outcome: MessageOutcome, result: Any = None) -> None:
+    def finish(self, open_span: OpenSpan, outcome: TracedOutcome, result: Any = None) -> None:
         """The message was answered, or never will be."""
         seconds = open_span.leave()
         span = open_span.span
@@ -292,7 +292,7 @@ class MessageTracer:
         }
 
 
-def read_reply_outcome(reply: Reply) -> MessageOutcome:
+def read_reply_outcome(reply: Reply) -> TracedOutcome:
     """What the peer has answered to a request of ours."""
     return read_result_outcome(reply.result) if reply.error is None else read_error_object_outcome(reply.error)
 

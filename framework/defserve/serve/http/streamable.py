@@ -30,7 +30,7 @@ from defserve.core.messages import (
     RequestId,
     decode,
 )
-from defserve.core.peer import STEP_UP_CODE, TOO_MANY_CALLS_CODE
+from defserve.core.peer import TOO_MANY_CALLS_CODE, UNSENT_SIGN_IN_CODE
 from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.exchange import (
     CompleteReply,
@@ -118,7 +118,7 @@ def _respond(exchange: Exchange, route: ResponseRoute, data: bytes, code: int | 
         return exchange.respond_json(200, data)
     if code == TOO_MANY_CALLS_CODE:
         return exchange.respond(429, data, RETRY_AFTER_HEADERS)
-    if code == STEP_UP_CODE and (challenge := getattr(exchange, "challenge", "")):
+    if code == UNSENT_SIGN_IN_CODE and (challenge := getattr(exchange, "challenge", "")):
         return exchange.respond(401, data, [(b"www-authenticate", challenge.encode("latin-1", "replace"))])
     return exchange.respond_json(route.statuses.get(code, 200), data)
 
@@ -134,7 +134,7 @@ async def _go_on(exchange: Exchange, route: ResponseRoute, call: UnfinishedCall)
         await call.rest
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            await absorb_cancellation()
+            await absorb_own_cancellation()
         reply = call.reply
         if late.task or reply is None or not reply[0] or exchange.finished or route.wants_events(exchange):
             await late.start_answering()
@@ -147,7 +147,7 @@ async def _go_on(exchange: Exchange, route: ResponseRoute, call: UnfinishedCall)
 
 async def _answer_in_the_end(exchange: Exchange, route: ResponseRoute) -> None:
     try:
-        await absorb_cancellation()
+        await absorb_own_cancellation()
         await answer_call(exchange, route)
     finally:
         route.finish()
@@ -245,7 +245,7 @@ class LateAnswer:
             self._route.detach(self._exchange)
 
 
-async def absorb_cancellation() -> None:
+async def absorb_own_cancellation() -> None:
     """Absorb a cancellation of this task that was meant for the call it ran."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():

@@ -74,7 +74,7 @@ class RecordedAnswer(NamedTuple):
     tools: tuple[Json, ...] | None = None
 
 
-def compute_request_key(dialect: str, request: ModelRequest, run: int | str) -> str:
+def compute_model_request_key(dialect: str, request: ModelRequest, run: int | str) -> str:
     """The key of a request: the same for whoever would ask the same."""
     asked = {"format": FORMAT, "dialect": dialect, **request.to_wire(), "run": run}
     return sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

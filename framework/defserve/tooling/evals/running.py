@@ -45,7 +45,7 @@ from defserve.tooling.evals.recordings import (
     Recording,
     RecordingHead,
     StaleRecording,
-    compute_request_key,
+    compute_model_request_key,
 )
 from defserve.tooling.listing import check_listed_items
 
@@ -243,7 +243,7 @@ class SuiteRunner:
         self, request: ModelRequest, case: EvalCase, run: int | str, is_live: bool
     ) -> tuple[str, RecordedAnswer | None, ModelAnswer]:
         """The key of a request, what was recorded for it, and the answer. Raises StaleRecording, EndpointFailure."""
-        key = compute_request_key(self.model.dialect, request, run)
+        key = compute_model_request_key(self.model.dialect, request, run)
         if is_live and self.ask is not None:
             return key, None, await self.ask(request)
         recorded = self.recording.find_answer(key) if self.recording is not None else None
@@ -256,7 +256,7 @@ class SuiteRunner:
 
     def _first_key(self, case: EvalCase, run: int) -> str:
         request = self.make_request(_make_first_messages(case), self.definitions)
-        return compute_request_key(self.model.dialect, request, run)
+        return compute_model_request_key(self.model.dialect, request, run)
 
     def can_run(self, tool: str) -> bool:
         """Whether a call may really run: safe tools, and those that were allowed. Dangerous ones never by a pattern."""

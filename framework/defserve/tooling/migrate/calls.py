@@ -320,7 +320,7 @@ def _to_camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def rewrite_text_content(call: cst.Call, add_note: AddNote) -> cst.Call:
+def rewrite_text_content_call(call: cst.Call, add_note: AddNote) -> cst.Call:
     """`TextContent(type="text", text=x)` → `Text(x)`."""
     call = call.with_changes(func=cst.Name("Text"))
     names = [arg.keyword.value if arg.keyword is not None else "" for arg in call.args]
@@ -333,7 +333,7 @@ def rewrite_text_content(call: cst.Call, add_note: AddNote) -> cst.Call:
     )
 
 
-def rewrite_tool_result(call: cst.Call, add_note: AddNote) -> cst.BaseExpression:
+def rewrite_tool_result_call(call: cst.Call, add_note: AddNote) -> cst.BaseExpression:
     """`ToolResult(content=x, structured_content=y)` → `ToolResult(x, data=y)`; without a content, just the data."""
     names = [_get_name(arg, place, ("content", "structured_content")) for place, arg in enumerate(call.args)]
     for name in names:
@@ -351,7 +351,7 @@ def rewrite_tool_result(call: cst.Call, add_note: AddNote) -> cst.BaseExpression
     return replace_arguments(call, kept)
 
 
-def rewrite_message(call: cst.Call, kind: str) -> tuple[cst.Call, str]:
+def rewrite_message_call(call: cst.Call, kind: str) -> tuple[cst.Call, str]:
     """`Message("…", role="assistant")` → `Assistant("…")`; and the name that it uses."""
     role = find_keyword_value(call.args, "role")
     speaker = "user" if role is None else _read_string(role)

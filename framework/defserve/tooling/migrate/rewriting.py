@@ -21,13 +21,13 @@ from defserve.tooling.migrate.calls import (
     rewrite_asgi_call,
     rewrite_hints,
     rewrite_item_decorator,
-    rewrite_message,
+    rewrite_message_call,
     rewrite_mount,
     rewrite_progress,
     rewrite_run,
     rewrite_server,
-    rewrite_text_content,
-    rewrite_tool_result,
+    rewrite_text_content_call,
+    rewrite_tool_result_call,
 )
 from defserve.tooling.migrate.name_tables import (
     ASGI_APP_METHODS,
@@ -190,11 +190,11 @@ class ProgramRewriter(cst.CSTTransformer):
         if called == "CurrentContext":
             return cst.Name("None")
         if called == "TextContent":
-            return rewrite_text_content(updated_node, add_note)
+            return rewrite_text_content_call(updated_node, add_note)
         if called == "ToolResult":
-            return rewrite_tool_result(updated_node, add_note)
+            return rewrite_tool_result_call(updated_node, add_note)
         if called in ("Message", "UserMessage", "AssistantMessage"):
-            made, name = rewrite_message(updated_node, called)
+            made, name = rewrite_message_call(updated_node, called)
             self._imports.add_name(name)
             return made
         if get_full_name_for_node(original_node.func) in ("asyncio.run", "anyio.run"):

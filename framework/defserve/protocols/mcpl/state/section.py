@@ -298,7 +298,7 @@ class StateHold:
     async def step(self, direction: UndoDirection) -> bool:
         """Undo or redo a change, in the value that the call was given. Returns whether there was one."""
         line, position = self._line()
-        if position is None or (found := await line.find_step(position, direction)) is None:
+        if position is None or (found := await line.find_position_after_step(position, direction)) is None:
             return False
         value = await self._states.restore_value(self._call, line, found)
         self._position, self._restored = found, self._states.values.dump(value)

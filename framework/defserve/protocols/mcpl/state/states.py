@@ -472,7 +472,7 @@ async def step_state(
     async with await lock_tree(states, key, LOCK_SECONDS):
         held, line = await trees.load_checkpoint(key), ChangeLine(trees, [key])
         position = get_line_position(held.record) if held.record is not None else None
-        found = await line.find_step(position, direction) if position is not None else None
+        found = await line.find_position_after_step(position, direction) if position is not None else None
         if found is None:
             return None
         value = await states.restore_value(call, line, found)
@@ -534,10 +534,10 @@ class StateValues(Generic[M]):
 
     def __init__(self, model: type[M], subject: str, big_integers: BigIntegerPolicy | None = None) -> None:
         self._adapter, self._big_integers = _adapter(model), big_integers
-        from defserve.binding.core_schemas import make_bounded_validator
+        from defserve.binding.core_schemas import make_pattern_bounded_validator
 
         # The adapter's own would match a text of any length, and a host may have written it.
-        self._validate_json = make_bounded_validator(self._adapter).validate_json
+        self._validate_json = make_pattern_bounded_validator(self._adapter).validate_json
         self._fresh = self._dump_initial_value(model, subject)
         self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
 

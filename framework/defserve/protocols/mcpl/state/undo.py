@@ -34,7 +34,7 @@ class ChangeLine:
     def __init__(self, trees: CheckpointStore, keys: Sequence[TreeKey]) -> None:
         self._trees, self._keys = trees, keys
 
-    async def find_step(self, position: LinePosition, direction: UndoDirection) -> LinePosition | None:
+    async def find_position_after_step(self, position: LinePosition, direction: UndoDirection) -> LinePosition | None:
         """Where one step leads; None if there is no step."""
         if direction == "redo":
             return await self._find_redo(position)
