@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from defserve import Shell
@@ -232,11 +233,88 @@ def test_two_dashes_hide_no_option_of_a_program_that_reads_its_words_itself(comm
         "strings -s @x a",
         "addr2line @x",
         "c++filt @x",
+        "scc @x",
+        "ar t @x",
+        "ar t a.a @x",
+        "tar -cf a.tar @x",
+        "tar rf a.tar @x",
     ],
 )
 def test_no_word_names_a_file_of_further_options(command: str) -> None:
     assert "flag" in {violation.rule for violation in judge(command).violations}
     assert judge(command.replace("@x", "x"))
+
+
+@for_each_row(
+    "command",
+    [
+        # It checks what mypy.ini names, with its plug-ins.
+        "mypy -v",
+        "black -v",
+        # It writes what .ctags.d names.
+        "ctags -V",
+        "ctags -v",
+        "ksh -v",
+        # A task of the project.
+        "deno version",
+        # They load plug-ins, scripts or libraries of the working directory first.
+        "packer version",
+        "xmake --version",
+        "liquibase --version",
+        "flyway --version",
+    ],
+)
+def test_what_works_on_the_project_tells_no_version(command: str) -> None:
+    assert not judge(command)
+
+
+@for_each_row(
+    ("command", "harmless"),
+    [
+        ("git log --date=format:%90000d", "git log --date=format:%Y-%m-%d"),
+        ("git blame --date format:%90000d a", "git blame --date format:%4d a"),
+        ("git log --expand-tabs=90000", "git log --expand-tabs=4"),
+        (
+            "git for-each-ref --format='%(creatordate:format:%90000d)'",
+            "git for-each-ref --format='%(creatordate:format:%Y-%m-%d)'",
+        ),
+        ("diff --line-format=%90000dn a b", "diff --line-format=%3dn:%L a b"),
+        ("dpkg-query -W -f '${Package;90000}'", "dpkg-query -W -f '${Package;30}'"),
+        ("xsv fixlengths -l 90000 a", "xsv fixlengths -l 9 a"),
+    ],
+)
+def test_no_format_asks_for_a_large_width(command: str, harmless: str) -> None:
+    assert not judge(command)
+    assert judge(harmless, mode="readonly")
+
+
+@for_each_row("name", ["foo-", "foo:amd64-", "foo=1-"])
+def test_no_package_is_removed_while_others_are_installed(name: str) -> None:
+    for program in ("apt", "apt-get"):
+        assert not judge(f"{program} install -y {name}")
+        assert judge(f"{program} install -y {name[:-1]}")
+
+
+@for_each_row(
+    ("settings", "passes"),
+    [
+        ("{extends: /etc/shadow}", False),
+        ('{"extends": /etc/shadow}', False),
+        ("{extends: relaxed/../../x}", False),
+        ("{? extends\n: /etc/shadow}", False),
+        ('{"ext\\x65nds": /etc/shadow}', False),
+        ("{ignore-from-file: /etc/shadow}", False),
+        ("/etc/shadow", False),
+        ("{&a extends: relaxed, *a : /etc/shadow}", False),
+        ("{extends: relaxed, extends: x/y}", False),
+        ("{extends: relaxed, rules: {line-length: {max: 120}}}", True),
+        ('{extends: "default"}', True),
+        ("relaxed", True),
+        ("{ignore: /vendor/}", True),
+    ],
+)
+def test_settings_of_yamllint_name_no_file(settings: str, passes: bool) -> None:
+    assert bool(judge(f"yamllint -d {shlex.quote(settings)} a.yaml".replace("\n", " "))) == passes
 
 
 def test_absolute_paths_are_inside_if_they_are_below_the_root() -> None:

@@ -310,11 +310,15 @@ def test_a_python_that_takes_modules_of_the_directory_is_refused_where_it_has_on
         ("src/ruff.toml", '"ext\\u0065nd" = "../../x"'),
         ("pyproject.toml", '[tool.ruff]\ncache-dir = "/elsewhere"'),
         ("src/pyproject.toml", 'tool = {ruff = {extend = "/etc/passwd"}}'),
+        # Settings of another name, which lead on, and settings without an end.
+        ("ruff.toml", 'extend = "leading.txt"'),
+        ("src/ruff.toml", 'extend = "ruff.toml"'),
     ],
 )
 def test_settings_of_ruff_that_lead_out_are_refused(tmp_path: Path, name: str, text: str) -> None:
     root = tmp_path / f"{abs(hash(text))}"
     (root / "src").mkdir(parents=True)
+    (root / "leading.txt").write_text('extend = "/etc/passwd"')
     (root / name).write_text(text)
     with pytest.raises(Rejected, match="add --isolated"):
         judge(root, "ruff check -n src")
@@ -328,3 +332,25 @@ def test_usual_settings_of_ruff_pass(tmp_path: Path) -> None:
     (tmp_path / "src/pyproject.toml").write_text("[tool]\nruff = 5\n")
     (tmp_path / "ruff.toml").write_text("not = [toml")
     judge(tmp_path, "ruff check -n .")
+
+
+@for_each_row(
+    ("name", "command"),
+    [
+        (".yamllint", "yamllint a.yaml"),
+        (".yamllint.yml", "timeout 5 yamllint -s ."),
+        ("other", "yamllint -c other ."),
+        ("other", "yamllint -sc other ."),
+        ("other", "yamllint -cother ."),
+        ("other", "yamllint --config-file other ."),
+        ("other", "yamllint --config-file=other ."),
+    ],
+)
+def test_settings_of_yamllint_that_lead_out_are_refused(tmp_path: Path, name: str, command: str) -> None:
+    root = tmp_path / f"{abs(hash(command))}"
+    root.mkdir()
+    (root / name).write_text("extends: default\nrules: {line-length: disable}\n")
+    judge(root, command)
+    (root / name).write_text("rules: {}\nextends: /etc/passwd\n")
+    with pytest.raises(Rejected, match="settings of yamllint"):
+        judge(root, command)

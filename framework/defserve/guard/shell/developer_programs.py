@@ -38,8 +38,8 @@ _GIT_GROUPS = {
         --cherry -g --walk-reflogs --merge --boundary --simplify-by-decoration --full-history --dense --sparse
         --simplify-merges --ancestry-path?undashed --show-pulls --date-order --author-date-order --topo-order
         --reverse --no-walk?sorted|unsorted --do-walk --pretty?shown --format:shown --abbrev-commit --no-abbrev-commit
-        --oneline --encoding:name --expand-tabs?number --no-expand-tabs --notes?name --no-notes --show-notes
-        --relative-date --date:text --parents --children --left-right --graph --no-graph --show-linear-break?text
+        --oneline --encoding:name --expand-tabs?width --no-expand-tabs --notes?name --no-notes --show-notes
+        --relative-date --date:printed --parents --children --left-right --graph --no-graph --show-linear-break?text
         --source --use-mailmap --mailmap --no-mailmap --log-size --decorate?short|full|auto|no --no-decorate
         --decorate-refs,--decorate-refs-exclude:glob --clear-decorations --follow -L:text -cmt --cc
         --combined-all-paths --diff-merges:name --no-diff-merges --dd
@@ -86,7 +86,7 @@ _LOOKING: ProgramSpecTable = {
     "shortlog": "+walk -nsec -w?widths --numbered --summary --email --committer --group:shown | undashed*",
     "blame annotate": """
         -bltsfenwpc -L:text -M?number -C?number --since:text --root --show-stats --show-name --show-number --show-email
-        --porcelain --line-porcelain --incremental --date:text --reverse --first-parent --score-debug --progress
+        --porcelain --line-porcelain --incremental --date:printed --reverse --first-parent --score-debug --progress
         --no-progress --abbrev:number --ignore-rev:undashed --ignore-revs-file:read --color-lines --color-by-age
         --minimal | undashed+
     """,
@@ -388,7 +388,7 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
         """,
         # Not -o, which writes a file.
         "scc": """
-            -w -c -f,--format:json|csv|tabular|wide|html|cloc-yaml -s,--sort:name --by-file --no-ignore --no-cocomo
+            %at -w -c -f,--format:json|csv|tabular|wide|html|cloc-yaml -s,--sort:name --by-file --no-ignore --no-cocomo
             --no-complexity --wide | walked*
         """,
         "cloc": """
@@ -435,10 +435,11 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
         # Not qsv: a file of the directory, `.env`, tells it what to write, and where.
         "xsv": {
             "": "",
-            "headers count flatten table stats frequency fixlengths": """
+            "headers count flatten table stats frequency": """
                 -jn -d,--delimiter:char -s,--select:names -l,--limit:number --everything --median --mode --no-headers
                 --just-names | local*
             """,
+            "fixlengths": "-d,--delimiter:char -l,--length:width -o,--output:write | local?",
             "select search slice sort sample cat": """
                 -inrNRv -d,--delimiter:char -s,--select:pattern -l,--len:number -e,--end:number --start:number
                 -o,--output:write --no-headers --ignore-case --reverse --numeric --invert-match | pattern local* / local
@@ -449,8 +450,8 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
             %words -i:few -d -l -s -mn -ci -sr -kp -bn -fn -f -ln:name -p -w!o | read+
         """,
         "yamllint": """
-            -s -f,--format:parsable|standard|colored|github|auto -d:text -c,--config-file:read --strict --no-warnings |
-            read+
+            -s -f,--format:parsable|standard|colored|github|auto -d:lint-settings -c,--config-file:read --strict
+            --no-warnings | read+
         """,
         "shellcheck": """
             -f,--format:checkstyle|diff|gcc|json|json1|quiet|tty -s,--shell:sh|bash|dash|ksh|busybox
@@ -494,7 +495,7 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
             "a u": "!w +seven -mx,-m,-ms,-mhe:seven-set -ssc -stl | local-write seven-source+",
         },
         "unrar": {"": "", "l lb lt v vt t": "| object undashed*"},
-        "ar": "| =t|tv object undashed*",
+        "ar": "%at | =t|tv object undashed*",
         "pdfinfo": "%words -f:number -l:number -box -meta -isodates -rawdates -enc:name | read",
         "pdftotext": """
             %words -f:number -l:number -layout -raw -nopgbrk -enc:name -q -eol:unix|dos|mac | read =- / !w write /
@@ -537,7 +538,7 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
         "printenv": "-0 --null | variable+",
         "rpm": "-q,--query@1 -ailfdcRs --all --info --list --last --requires --provides | nothing+ | text*",
         "pacman": "-Q@1 -deglimnoqstu | nothing+ | name*",
-        "dpkg-query": "-lLsSWp --list --listfiles --status --search --show -f,--showformat:text | text*",
+        "dpkg-query": "-lLsSWp --list --listfiles --status --search --show -f,--showformat:package-fields | text*",
         "go": {
             "": "",
             "version": "|",

@@ -124,8 +124,9 @@ TEXT_PROGRAM_SPECS: ProgramSpecTable = expand_table_groups(
             --show-c-function --brief --recursive --report-identical-files --expand-tabs --initial-tab
             --ignore-all-space --side-by-side --ignore-trailing-space --normal --left-column --suppress-common-lines
             --no-dereference --strip-trailing-cr --suppress-blank-empty --speed-large-files --no-ignore-file-name-case
-            --ignore-file-name-case --tabsize:width --horizon-lines:number --line-format:text --old-line-format:text
-            --new-line-format:text --unchanged-line-format:text --palette:text +color -# | read read
+            --ignore-file-name-case --tabsize:width --horizon-lines:number --line-format:printed
+            --old-line-format:printed --new-line-format:printed --unchanged-line-format:printed --palette:text +color -#
+            | read read
         """,
         "cmp": """
             -bls --print-bytes --verbose --quiet --silent -i,--ignore-initial:numbers -n,--bytes:number | read read?
@@ -389,11 +390,11 @@ TAR_SPECS: ProgramSpecTable = expand_table_groups(
         -x,--extract,--get -O,--to-stdout +tar -f,--file:local -C,--directory:inside --occurrence?number | undashed*
     """,
         "-c --create": """
-        !w -c,--create +tar -f,--file:local-write -C,--directory:inside --sort:name --mtime:text --format:name
+        %at !w -c,--create +tar -f,--file:local-write -C,--directory:inside --sort:name --mtime:text --format:name
         --owner:name --group:name | source*
     """,
         "-r -u --append --update": """
-        !w -r,-u,--append,--update +tar -f,--file:local-write -C,--directory:inside | source*
+        %at !w -r,-u,--append,--update +tar -f,--file:local-write -C,--directory:inside | source*
     """,
     },
     _FILE_GROUPS,

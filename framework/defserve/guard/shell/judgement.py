@@ -131,6 +131,11 @@ def _look_around(argv: Sequence[str], root: str | None, only_root: bool, trust_r
 
         if found := find_ruff_problem(inner, root):
             return make_refused_verdict([found])
+    if root and inner[0] == "yamllint" and not _tells_version(inner):
+        from defserve.guard.shell.repositories import find_yamllint_problem
+
+        if found := find_yamllint_problem(inner, root):
+            return make_refused_verdict([found])
     return None
 
 

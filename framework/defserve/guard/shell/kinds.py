@@ -229,7 +229,8 @@ _ARCHIVE = (
 )
 _PIP = rf"{_ARCHIVE}[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:[<>=!~][\w.*,<>=!~ +-]*)?"
 _NPM = rf"{_ARCHIVE}(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*(?:@(?!\.)[\w.^~<>=*+-]*)?"
-_NAMED = rf"{_ARCHIVE}(?!.*(?:^|/)\.\.(?:/|$))(?:[@\w][\w.+-]*/)*[A-Za-z0-9][\w.+-]*(?:[=@:][\w.^~<>=*+-]*)?"
+# With a dash at its end, apt removes it.
+_NAMED = rf"(?!.*-\Z){_ARCHIVE}(?!.*(?:^|/)\.\.(?:/|$))(?:[@\w][\w.+-]*/)*[A-Za-z0-9][\w.+-]*(?:[=@:][\w.^~<>=*+-]*)?"
 
 KINDS: Mapping[str, Kind] = {
     "text": Kind("a text", lambda word, places: None),
@@ -289,8 +290,14 @@ KINDS: Mapping[str, Kind] = {
         "a setting that names no program, such as user.name",
     ),
     "shown": _spelt(
-        r"(?!.*%[-+ ]?G)(?!.*signature)(?!.*[(:,=]\s*+\d{5}).*",
+        r"(?!.*%[-+ ]?G)(?!.*signature)(?!.*[(:,=]\s*+\d{5})(?!.*%[^A-Za-z%(]*+(?<=\d{4})).*",
         "a format that checks no signature and has no large width",
+    ),
+    "package-fields": _spelt(r"(?!.*;-?\d{4}).*", "a format without large widths"),
+    "lint-settings": _language(
+        "settings of yamllint",
+        # A word alone is what it extends.
+        lambda word: languages.find_lint_settings_problem(word if ":" in word else f"extends: {word}"),
     ),
     "written-out": _spelt(r"(?!@)(?!.*%output).*", "a format that names no file"),
     "data": _spelt(r"(?!@).*", "data that is no @file"),

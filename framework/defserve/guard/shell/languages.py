@@ -388,6 +388,23 @@ def _find_text_end(script: str, at: int) -> tuple[int, bool]:
     return (found.end(), found[1] != '"') if found else (-1, False)
 
 
+# -- Settings of yamllint. They may name a file of further settings, lines of which it shows if they are none.
+
+
+# A value may go on in the next line, and an anchor lets another key have the same name.
+_LINT_NAME = (
+    r"[\"']?\s{0,9}:\s{1,9}(?:default|relaxed|([\"'])(?:default|relaxed)\1)"
+    r"(?:[ \t]+#|[ \t]*+(?:[,}]|[\r\n]++(?![ \t])|\Z))"
+)
+_LINT_PLACE = re.compile(rf"\\|&\S|ignore-from-file|extends(?!{_LINT_NAME})")
+
+
+def find_lint_settings_problem(text: str) -> str | None:
+    """Why these settings may name a file, or None."""
+    found = _LINT_PLACE.search(text)
+    return f"'{found[0]}' may name a file of further settings" if found else None
+
+
 # -- SQL for sqlite3: statements that ask and those that change data. Not what reaches other files, and no endless
 # query.
 #

@@ -8,7 +8,7 @@ dangerous to rely on them, is looked for here. Hooks are not: they are everywher
 git takes the repository of the next directory above if there is none. That one lies outside the root.
 
 Below: what the views and triggers of a data base make sqlite3 run, what a directory makes Python run, and what
-settings make ruff read.
+settings make ruff and yamllint read.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from defserve.base.hidden_characters import replace_hidden_characters
+from defserve.guard.shell.languages import find_lint_settings_problem
 from defserve.guard.shell.places import is_below
 from defserve.guard.verdict import Violation
 
@@ -456,10 +457,13 @@ def find_module_problem(argv: Sequence[str], root: str) -> Violation | None:
     return None
 
 
-# -- ruff. Its settings may name others, lines of which it shows where they are no settings, and where it keeps a cache.
+# -- ruff and yamllint. Their settings may name others, lines of which they show where they are no settings, and ruff's
+#    say where it keeps a cache.
 
 
 MAX_WALKED_FOLDERS = 20_000
+MAX_EXTENDED = 8
+"""How many settings may extend each other in a row."""
 _RUFF_FILES = ("ruff.toml", ".ruff.toml", "pyproject.toml")
 _RUFF_PLACES = ("extend", "cache-dir")
 
@@ -483,10 +487,12 @@ def find_ruff_problem(argv: Sequence[str], root: str) -> Violation | None:
     return None
 
 
-def _find_ruff_place(file: str, folder: str, top: str) -> str | None:
-    """The first setting of a file that leads out of a directory."""
+def _find_ruff_place(file: str, folder: str, top: str, depth: int = 0) -> str | None:
+    """The first setting of a file, or of one that it extends, that leads out of a directory."""
     import tomllib
 
+    if depth > MAX_EXTENDED:
+        return "extend"
     try:
         found: Any = tomllib.loads(_read(file, MAX_SETTINGS_BYTES))
     except tomllib.TOMLDecodeError:
@@ -502,4 +508,30 @@ def _find_ruff_place(file: str, folder: str, top: str) -> str | None:
         # ruff fills in variables and homes.
         if not is_below(path, top) or str(value).startswith("~") or "$" in str(value):
             return key
+        is_extended = key == "extend" and os.path.isfile(path)
+        if is_extended and (place := _find_ruff_place(path, os.path.dirname(path), top, depth + 1)):
+            return place
+    return None
+
+
+_YAMLLINT_FILES = (".yamllint", ".yamllint.yaml", ".yamllint.yml")
+
+
+def find_yamllint_problem(argv: Sequence[str], root: str) -> Violation | None:
+    """Why yamllint may not run in the directory `root` as it is, or None. Never raises."""
+    files = [*_YAMLLINT_FILES]
+    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+        if word in ("-c", "--config-file"):
+            files.append(following)
+        elif word.startswith("--config-file="):
+            files.append(word.partition("=")[2])
+        elif word[:1] == "-" and word[1:2] != "-" and "c" in word:
+            files.append(word.partition("c")[2] or following)
+    try:
+        for name in files:
+            file = os.path.join(root, name)
+            if os.path.isfile(file) and (why := find_lint_settings_problem(_read(file, MAX_SETTINGS_BYTES))):
+                return Violation("place", f"Blocked command: settings of yamllint in {_show(name)}: {why}")
+    except (OSError, ValueError) as problem:
+        return Violation("place", f"Blocked command: settings of yamllint cannot be read ({problem})")
     return None

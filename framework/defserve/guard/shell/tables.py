@@ -47,7 +47,8 @@ WHOLE_COMMAND_KINDS = frozenset({"wrapper", "shell", "interactive"})
 """Kinds that can run any program, so an author can only allow whole command lines of them."""
 
 # Not those that load the project's plug-ins or settings first, or run its own copy of themselves: pytest, tox, flake8,
-# pylint, mvn, sbt, bundle, composer, poetry, pdm, yarn, nx, turbo, webpack, bazel, ansible, tflint, hg.
+# pylint, mvn, sbt, bundle, composer, poetry, pdm, yarn, nx, turbo, webpack, bazel, ansible, tflint, hg, packer, xmake,
+# premake, liquibase, flyway.
 _VERSION = """
     cpio cpp sw_vers convert
     perl ruby node nodejs deno bun php java julia Rscript R lua bash zsh fish make gmake cmake ctest ninja meson gcc
@@ -58,9 +59,9 @@ _VERSION = """
     rustc rustup rustfmt cargo-clippy clippy-driver gofmt zig nim crystal ghc cabal stack ocaml dune swift swiftc
     kotlin kotlinc scala scalac groovy elixir dotnet mono csc luajit luac tclsh octave racket sbcl guile pypy pypy3 tcc
     gfortran nasm yasm valgrind perf objcopy strip ranlib lldb rust-analyzer gopls golangci-lint staticcheck delve dlv
-    clang-format clang-tidy cppcheck autoconf automake libtool m4 bison flex swig scons xmake premake5 conan vcpkg just
+    clang-format clang-tidy cppcheck autoconf automake libtool m4 bison flex swig scons conan vcpkg just
     task ag eza exa lsd fzf zoxide tokei scc cloc hyperfine difft jless fx gron xsv qsv mlr dasel yamllint shfmt
-    stylelint jshint markdownlint vale codespell typos actionlint terraform tofu packer helm k9s kind minikube skaffold
+    stylelint jshint markdownlint vale codespell typos actionlint terraform tofu helm k9s kind minikube skaffold
     istioctl kustomize argocd flux aws gcloud az doctl flyctl svn jj glab tig lazygit gitk bzr cvs dvc pyenv rbenv
     nodenv asdf direnv fnm volta conda mamba micromamba hatch twine flit rye pixi nox coverage pyflakes pycodestyle
     bandit vulture autopep8 yapf ipython sphinx-build mkdocs uvicorn gunicorn convert magick identify exiftool ffprobe
@@ -70,7 +71,7 @@ _VERSION = """
     timedatectl hostnamectl crontab at lsof htop btop glances iotop dstat sar fuser pmap lshw dmidecode parted fdisk
     lvm cryptsetup qemu-img virsh buildah skopeo nerdctl crictl ctr crane ctags cscope indent astyle doxygen pstree
     entr watchexec parallel xz inotifywait xclip notify-send bc dc gettext msgfmt xgettext envsubst ksh dash tcsh nu
-    pwsh caddy haproxy httpd apache2 traefik envoy memcached sqlx liquibase flyway
+    pwsh caddy haproxy httpd apache2 traefik envoy memcached sqlx
 """
 _PYTHONS = "python python2 python3 pypy pypy3"
 
@@ -84,13 +85,16 @@ VERSION_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "docker": frozenset({"--version", "-v", "--help", "compose version", "version --client"}),
     "docker-compose": frozenset({"--version", "version"}),
     **dict.fromkeys(
-        "terraform tofu packer helm kind minikube zig hugo flyctl kustomize golangci-lint vault consul deno".split(),
+        "terraform tofu helm kind minikube zig hugo flyctl kustomize golangci-lint vault consul".split(),
         frozenset({"--version", "version", "-v"}),
     ),
     **dict.fromkeys(
-        "rustc gcc g++ cc clang clang++ rustfmt ruff black mypy kotlin luac lua ksh screen socat at ctags".split(),
+        "rustc gcc g++ cc clang clang++ luac lua screen".split(),
         frozenset({"--version", "-V", "-v", "--help"}),
     ),
+    # Not -v, nor -V of ctags: they work on what the project's settings name, and mypy loads its plug-ins.
+    **dict.fromkeys("rustfmt ruff black mypy socat at".split(), frozenset({"--version", "-V", "--help"})),
+    **dict.fromkeys("kotlin ksh ctags".split(), frozenset({"--version", "--help"})),
     "rustc": frozenset({"--version", "-V", "-vV", "--version --verbose", "--print target-list", "--help", "-h"}),
     "rustup": frozenset({"--version", "-V", "show", "toolchain list", "target list --installed"}),
     # Not --version, --info and --help: the SDK answers those, and global.json may name one of the project.
