@@ -331,12 +331,15 @@ EXPOSED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
         " sendfile sock_accept sock_connect sock_recv sock_recv_into sock_recvfrom sock_sendall sock_sendfile"
         " sock_sendto getaddrinfo getnameinfo add_reader add_writer add_signal_handler start_tls _ssock _csock"
         " _make_subprocess_transport _make_read_pipe_transport _make_write_pipe_transport _make_socket_transport"
-        " _make_ssl_transport _make_datagram_transport"
+        " _make_ssl_transport _make_datagram_transport _selector fileobj _connect_sock _ensure_resolved"
+        " _getaddrinfo_debug"
     ),
     # Its class formats with braces, if it is told to.
     "logging": split_names("formatter"),
     "pathlib": split_names("parser pathmod _flavour"),
-    "unittest": split_names("module testLoader loadTestsFromName loadTestsFromNames createTests runTests parseArgs"),
+    "unittest": split_names(
+        "formatter module testLoader loadTestsFromName loadTestsFromNames createTests runTests parseArgs"
+    ),
     "warnings": split_names("_module"),
 }
 

@@ -268,10 +268,8 @@ class CodeRules:
         parent = visit.parent.node if visit.parent else None
         if reference.dotted in _DIRECTLY and not (isinstance(parent, ast.Call) and parent.func is visit.node):
             yield _violation(visit, "by-name", f"Blocked pattern: '{reference.dotted}' used as a value")
-        if not self.strict and reference.dotted in allowed_names.DECORATORS and not _is_decorator(visit):
-            yield _violation(
-                visit, "by-name", f"Blocked pattern: '{reference.dotted}' that decorates no class statement"
-            )
+        if not self.strict and reference.dotted in allowed_names.DECORATORS and not self._is_plain_decorator(visit):
+            yield _violation(visit, "by-name", f"Blocked pattern: '{reference.dotted}' that decorates no plain class")
         if reference.is_module and not isinstance(parent, ast.Attribute):
             yield _violation(visit, "module-value", f"Blocked use of module '{reference.dotted}' as a value")
 
@@ -443,6 +441,22 @@ class CodeRules:
             elif name in _FORMATTING:
                 yield _violation(visit, "format", f"Blocked pattern: '{name}=' in a case")
 
+    def _is_plain_decorator(self, visit: NodeVisit) -> bool:
+        """Whether it decorates, as it is or called with keywords, a class without a metaclass of the program."""
+        parent = visit.parent
+        if parent and isinstance(parent.node, ast.Call) and parent.node.func is visit.node and not parent.node.args:
+            visit, parent = parent, parent.parent
+        return (
+            parent is not None
+            and isinstance(parent.node, ast.ClassDef)
+            and visit.node in parent.node.decorator_list
+            and all(
+                keyword.arg not in ("metaclass", None)
+                or self.references.resolve_expression(keyword.value, parent.scope) is not None
+                for keyword in parent.node.keywords
+            )
+        )
+
     def _is_plain_class(self, node: ast.expr, scope: NameScope) -> bool:
         """Whether only true instances of a class match it, so that its positions read nothing of other objects."""
         if self.references.resolve_expression(node, scope) is not None:
@@ -465,14 +479,6 @@ class CodeRules:
 
 
 _DIRECTLY = allowed_names.ONE_ARGUMENT.union(allowed_names.HARMLESS_KEYWORDS, allowed_names.WRITING_KEYWORDS)
-
-
-def _is_decorator(visit: NodeVisit) -> bool:
-    """Whether an expression decorates a class statement, as it is or called with keywords."""
-    parent = visit.parent
-    if parent and isinstance(parent.node, ast.Call) and parent.node.func is visit.node and not parent.node.args:
-        visit, parent = parent, parent.parent
-    return parent is not None and isinstance(parent.node, ast.ClassDef) and visit.node in parent.node.decorator_list
 
 
 def _find_plain_classes(walk: TreeWalk, references: ImportReferences) -> frozenset[str]:
