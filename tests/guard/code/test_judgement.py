@@ -84,6 +84,11 @@ HOSTILE = {
     "unpacking": "a,b=c\n" * 500,
     "one wide unpacking": "a," * 1600 + "=" + "[]," * 1600 + "\na.append(1)",
     "format fields": f"'{'{' * 9_980}'.format(1)",
+    "one text formatted often": f"t='{'{a} ' * 1500}'\n" + "t.format()\n" * 400,
+    "a long text joined often": f"t='{'{a} ' * 1500}'\n" + ("('a'" + "+t" * 30 + ").format()\n") * 30,
+    "many names of one text": "=".join(f"a{i}" for i in range(450))
+    + "='x'\n"
+    + "".join(f"a{i}.format()\n" for i in range(450)),
     "many kept rows": "x=[[0]];x[0].append(x)\n" * 400,
 }
 
@@ -213,3 +218,18 @@ def test_a_pattern_reads_no_attribute_that_a_class_names_as_text() -> None:
 )
 def test_a_text_that_reads_attributes_is_formatted_in_no_other_way_either(source: str) -> None:
     assert [violation.rule for violation in judge(source, level="standard").violations] == ["format"]
+
+
+@for_each_row(
+    "source",
+    [
+        "import random\nrandom.Random(1).shuffle(data)",
+        "import struct\nstruct.Struct('i').pack_into(data, 0, 1)",
+        "import io\nio.BytesIO(b'x').readinto(data)",
+        "getattr(data, 'append')(1)",
+        "import random\nr = random.Random(1)\nr.shuffle(x=data)",
+    ],
+)
+def test_readonly_code_changes_no_argument_through_a_method_of_its_own_object(source: str) -> None:
+    assert "write" in {violation.rule for violation in judge(source, level="readonly").violations}
+    assert judge("import random\nx = [1, 2]\nrandom.Random(1).shuffle(x)", level="readonly")

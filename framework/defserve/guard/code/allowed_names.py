@@ -57,7 +57,8 @@ SPECIAL_METHODS = frozenset(
         " prepare subclasshook buffer"
     ).split()
 )
-CLASS_DUNDERS = SPECIAL_METHODS | split_names("__slots__ __doc__ __hash__ __annotations__")
+# Not `__annotations__`: `dataclass` makes code out of the names in it.
+CLASS_DUNDERS = SPECIAL_METHODS | split_names("__slots__ __doc__ __hash__")
 SUPER_METHODS = SPECIAL_METHODS - split_names(
     "__getattribute__ __getattr__ __setattr__ __delattr__ __del__ __dir__ __subclasshook__"
 )
@@ -76,6 +77,9 @@ MUTATING_METHODS = split_names(
     " write writelines truncate write_text write_bytes unlink rename rmdir mkdir touch seed setstate send throw"
     " frombytes fromlist byteswap commit execute executemany put put_nowait set_result"
 )
+
+# Methods that change their first argument.
+ARGUMENT_MUTATING_METHODS = split_names("shuffle pack_into readinto readinto1")
 
 _HOOK = re.compile(r"_[^_].*_\Z|_print\Z|_tmp\d*\Z|.*__roles__\Z", re.DOTALL)
 DUNDER_PATTERN = re.compile(r"__(?!main__|init__|name__)[A-Za-z][A-Za-z0-9_]*__")
@@ -310,6 +314,12 @@ HARMLESS_KEYWORDS: Mapping[str, frozenset[str]] = {
     "unittest.main": split_names("argv buffer catchbreak exit failfast verbosity")
 }
 
+# Functions whose other arguments name the attributes that they read: called directly, with one argument.
+ONE_ARGUMENT = split_names("functools.wraps")
+
+# Makes code out of what a class says it contains: only as the decorator of a class statement, whose names are read.
+DECORATORS = split_names("dataclasses.dataclass")
+
 # What the objects of a module give out although its table does not: modules, files, processes, connections. In a
 # program that imports the module, no attribute may have such a name. Tests look for others by walking through the
 # objects.
@@ -319,17 +329,28 @@ EXPOSED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
         "subprocess_exec subprocess_shell create_connection create_server create_datagram_endpoint"
         " create_unix_connection create_unix_server connect_accepted_socket connect_read_pipe connect_write_pipe"
         " sendfile sock_accept sock_connect sock_recv sock_recv_into sock_recvfrom sock_sendall sock_sendfile"
-        " sock_sendto getaddrinfo getnameinfo add_reader add_writer add_signal_handler start_tls"
+        " sock_sendto getaddrinfo getnameinfo add_reader add_writer add_signal_handler start_tls _ssock _csock"
+        " _make_subprocess_transport _make_read_pipe_transport _make_write_pipe_transport _make_socket_transport"
+        " _make_ssl_transport _make_datagram_transport _selector fileobj _connect_sock _ensure_resolved"
+        " _getaddrinfo_debug"
     ),
     # Its class formats with braces, if it is told to.
     "logging": split_names("formatter"),
     "pathlib": split_names("parser pathmod _flavour"),
-    "unittest": split_names("module testLoader loadTestsFromName loadTestsFromNames createTests runTests parseArgs"),
+    "unittest": split_names(
+        "formatter module testLoader loadTestsFromName loadTestsFromNames createTests runTests parseArgs"
+    ),
     "warnings": split_names("_module"),
 }
 
 # A module that was reached on another way leads on by these names.
+# (Also with underscores: `random._os`.)
 HIDDEN_MODULES = split_names("os sys subprocess builtins importlib posix nt ctypes genericpath posixpath ntpath")
+
+
+# The unbuffered file below an open one, whose class opens others, also to write.
+FILE_ATTRIBUTES = split_names("raw detach")
+FILE_MODULES = split_names("logging threading unittest")
 
 
 def get_top_level_module(module: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from defserve.guard.code.readonly import ReadonlyRules
 from defserve.guard.code.syntax_tree import (
     ImportReference,
     ImportReferences,
+    NameBinding,
     NameScope,
     NodeVisit,
     TreeTooDeep,
@@ -146,6 +147,11 @@ def quietly(work: Callable[[], T]) -> T:
 
 # What they are called on may read any attribute.
 _FORMATTING = frozenset(("format", "format_map", "vformat"))
+_POSITIONAL_BUILTINS = allowed_names.split_names("bool bytearray bytes dict float frozenset int list set str tuple")
+_PLAIN_BASES = allowed_names.split_names(
+    "object Exception ValueError RuntimeError TypeError KeyError LookupError tuple"
+)
+_MAX_JOINED = 10_000
 _READING_MODES = frozenset({"r", "rb", "rt", "br", "tr"})
 _GUARDED_PATH = re.compile(r"/(etc|proc|sys|dev|root|boot|run|var/run)(/|\Z)|~|.*(\A|[/\\])\.", re.DOTALL)
 _REFUSED_BY_STRICT: dict[str, str] = {
@@ -171,7 +177,14 @@ class CodeRules:
         self.references = ImportReferences(walk, self.strict)
         blocked = allowed_names.STRICT_BUILTINS if self.strict else allowed_names.BLOCKED_BUILTINS
         self._builtins = (blocked | policy.blocked_names) - policy.trust
-        self._exposed = _find_exposed_attributes(walk) - policy.trust
+        modules = _find_imported_modules(walk)
+        self._exposed = frozenset[str]().union(
+            *(allowed_names.EXPOSED_ATTRIBUTES.get(module, frozenset[str]()) for module in modules)
+        )
+        self._exposed -= policy.trust
+        self._foreign = frozenset[str]() if self.strict else _find_foreign_attributes(walk, modules)
+        self._templates: dict[str, bool] = {}
+        self._plain_classes: frozenset[str] | None = None
         self._checks: dict[type[ast.AST], Callable[[NodeVisit, Any], Iterator[Violation]]] = {
             ast.Name: self._name,
             ast.Attribute: self._attribute,
@@ -255,6 +268,8 @@ class CodeRules:
         parent = visit.parent.node if visit.parent else None
         if reference.dotted in _DIRECTLY and not (isinstance(parent, ast.Call) and parent.func is visit.node):
             yield _violation(visit, "by-name", f"Blocked pattern: '{reference.dotted}' used as a value")
+        if not self.strict and reference.dotted in allowed_names.DECORATORS and not self._is_plain_decorator(visit):
+            yield _violation(visit, "by-name", f"Blocked pattern: '{reference.dotted}' that decorates no plain class")
         if reference.is_module and not isinstance(parent, ast.Attribute):
             yield _violation(visit, "module-value", f"Blocked use of module '{reference.dotted}' as a value")
 
@@ -334,7 +349,10 @@ class CodeRules:
             or name in self._exposed
         )
         if not hidden and not owned:
-            hidden = name in allowed_names.HIDDEN_MODULES - self.policy.trust
+            plain = name.strip("_")
+            hidden = name in self._foreign or (
+                plain in allowed_names.HIDDEN_MODULES and not {name, plain} & self.policy.trust
+            )
         if not hidden and self.strict:
             hidden = name.startswith("__") or (name.startswith("_") and name != "_" and not owned)
         return f"Blocked attribute: '{name}'" if hidden else None
@@ -343,8 +361,16 @@ class CodeRules:
         templates = _literals(node.value, visit.scope, self.walk)
         if templates is None:
             yield _violation(visit, "format", f"Blocked pattern: '.{node.attr}(' of text that is not a literal")
-        elif any(re.search(r"\{[^{}]*[.\[]_|__|\b[fgct][bior]?_", text) for text in templates):
+        elif any(map(self._reads_private, templates)):
             yield _violation(visit, "format", f"Blocked pattern: '.{node.attr}(' that reads private attributes")
+
+    def _reads_private(self, template: str) -> bool:
+        if template not in self._templates:
+            fields = re.findall(r"\{([^{}]*)", template)
+            self._templates[template] = re.search(r"\{[^{}]*[.\[]_|__|\b[fgct][bior]?_", template) is not None or any(
+                self._attribute_name(name) for name in set(re.findall(r"\.(\w+)", "\n".join(fields)))
+            )
+        return self._templates[template]
 
     def _import(self, visit: NodeVisit, node: ast.Import) -> Iterator[Violation]:
         for alias in node.names:
@@ -371,6 +397,12 @@ class CodeRules:
         harmless = allowed_names.HARMLESS_KEYWORDS.get(reference.dotted) if reference else None
         if reference and harmless is not None and not self.policy.is_trusted(reference.dotted):
             yield from _check_named_code(visit, node, reference.dotted, harmless)
+        if (
+            reference
+            and reference.dotted in allowed_names.ONE_ARGUMENT
+            and (len(node.args) + len(node.keywords) > 1 or any(isinstance(a, ast.Starred) for a in node.args))
+        ):
+            yield _violation(visit, "by-name", f"Blocked pattern: '{reference.dotted}(' with names of attributes")
         for name in (k.arg for k in node.keywords if k.arg in self._exposed):
             yield _violation(visit, "attribute", f"Blocked argument: '{name}'")
 
@@ -399,11 +431,43 @@ class CodeRules:
             yield from self._bad_identifier(visit, name)
 
     def _match_class(self, visit: NodeVisit, node: ast.MatchClass) -> Iterator[Violation]:
+        if node.patterns and not self._is_plain_class(node.cls, visit.scope):
+            yield _violation(
+                visit, "attribute", "Blocked pattern: positions in a case of a class that may match anything"
+            )
         for name in node.kwd_attrs:
             if (message := self._attribute_name(name)) is not None:
                 yield _violation(visit, "attribute", message)
             elif name in _FORMATTING:
                 yield _violation(visit, "format", f"Blocked pattern: '{name}=' in a case")
+
+    def _is_plain_decorator(self, visit: NodeVisit) -> bool:
+        """Whether it decorates, as it is or called with keywords, a class without a metaclass of the program."""
+        parent = visit.parent
+        if parent and isinstance(parent.node, ast.Call) and parent.node.func is visit.node and not parent.node.args:
+            visit, parent = parent, parent.parent
+        return (
+            parent is not None
+            and isinstance(parent.node, ast.ClassDef)
+            and visit.node in parent.node.decorator_list
+            and all(
+                keyword.arg not in ("metaclass", None)
+                or self.references.resolve_expression(keyword.value, parent.scope) is not None
+                for keyword in parent.node.keywords
+            )
+        )
+
+    def _is_plain_class(self, node: ast.expr, scope: NameScope) -> bool:
+        """Whether only true instances of a class match it, so that its positions read nothing of other objects."""
+        if self.references.resolve_expression(node, scope) is not None:
+            return True
+        if not isinstance(node, ast.Name):
+            return False
+        if scope.find_binding_scope(node.id) is None:
+            return node.id in _POSITIONAL_BUILTINS
+        if self._plain_classes is None:
+            self._plain_classes = _find_plain_classes(self.walk, self.references)
+        return node.id in self._plain_classes
 
     def _bad_identifier(self, visit: NodeVisit, name: str) -> Iterator[Violation]:
         if (
@@ -414,21 +478,68 @@ class CodeRules:
             yield _violation(visit, "name", f"Blocked name: '{name}'")
 
 
-_DIRECTLY = frozenset(allowed_names.HARMLESS_KEYWORDS) | frozenset(allowed_names.WRITING_KEYWORDS)
+_DIRECTLY = allowed_names.ONE_ARGUMENT.union(allowed_names.HARMLESS_KEYWORDS, allowed_names.WRITING_KEYWORDS)
 
 
-def _find_exposed_attributes(walk: TreeWalk) -> frozenset[str]:
-    """The attributes that objects of the imported modules do not give out."""
-    modules = {allowed_names.get_top_level_module(module) for module in walk.imported}
-    nodes = (visit.node for visit in walk.visits)
-    modules |= {
-        allowed_names.get_top_level_module(node.module)
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and node.module
-    }
-    return frozenset[str]().union(
-        *(allowed_names.EXPOSED_ATTRIBUTES.get(module, frozenset[str]()) for module in modules)
+def _find_plain_classes(walk: TreeWalk, references: ImportReferences) -> frozenset[str]:
+    """The names that only ever mean a class whose metaclass, or whose base, does not say what its instances are."""
+    classes: dict[str, list[NodeVisit]] = {}
+    for visit in walk.visits:
+        match visit.node:
+            case ast.ClassDef(name=name):
+                classes.setdefault(name, []).append(visit)
+            case ast.Attribute(attr="register") | ast.FunctionDef(name="__subclasshook__" | "__instancecheck__"):
+                return frozenset()
+            case _:
+                pass
+    plain: set[str] = set()
+    bound: dict[str, list[tuple[NameBinding, NameScope]]] = {}
+    for scope in walk.scopes:
+        for name, bindings in scope.bindings.items():
+            bound.setdefault(name, []).extend((binding, scope) for binding in bindings)
+    for name, bindings in bound.items():
+        defined = classes.get(name, [])
+        made = [
+            binding
+            for binding, scope in bindings
+            if isinstance(binding.value, ast.Call)
+            and (reference := references.resolve_expression(binding.value.func, scope))
+            and reference.dotted in ("collections.namedtuple", "typing.NamedTuple")
+        ]
+        if len(bindings) == len(defined) + len(made) and all(
+            _has_plain_parts(visit, plain, references) for visit in defined
+        ):
+            plain.add(name)
+    return frozenset(plain)
+
+
+def _has_plain_parts(visit: NodeVisit, plain: Collection[str], references: ImportReferences) -> bool:
+    node = visit.node
+    assert isinstance(node, ast.ClassDef)
+    bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+    decorators = [one.func if isinstance(one, ast.Call) else one for one in node.decorator_list]
+    return not node.keywords and all(
+        references.resolve_expression(part, visit.scope) is not None
+        or (isinstance(part, ast.Name) and (part.id in plain or part.id in _PLAIN_BASES))
+        for part in (*bases, *decorators)
     )
+
+
+def _find_imported_modules(walk: TreeWalk) -> frozenset[str]:
+    nodes = (visit.node for visit in walk.visits)
+    members = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return frozenset(map(allowed_names.get_top_level_module, walk.imported | members))
+
+
+def _find_foreign_attributes(walk: TreeWalk, modules: frozenset[str]) -> frozenset[str]:
+    """What no attribute may be called, but those of the program's own `self`."""
+    # An AttributeError holds the module that lacks what this version of Python does not have.
+    found = frozenset({"obj"}) if modules else frozenset[str]()
+    if modules & allowed_names.FILE_MODULES or any(
+        isinstance(visit.node, ast.Name) and visit.node.id == "open" for visit in walk.visits
+    ):
+        found |= allowed_names.FILE_ATTRIBUTES
+    return found
 
 
 def _check_named_code(visit: NodeVisit, call: ast.Call, dotted: str, harmless: frozenset[str]) -> Iterator[Violation]:
@@ -489,7 +600,8 @@ def _literals(node: ast.expr, scope: NameScope, walk: TreeWalk) -> list[str] | N
             return [text]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             parts = [_literals(left, scope, walk), _literals(right, scope, walk)]
-            return None if None in parts else ["".join(text for part in parts for text in part or ())]
+            joined = "".join(text for part in parts for text in part or ())
+            return None if None in parts or len(joined) > _MAX_JOINED else [joined]
         case ast.Name(id=name):
             home = scope.find_binding_scope(name)
             if home is None or (not home.is_hiding_builtins and not (home is walk.module and walk.is_settled(name))):

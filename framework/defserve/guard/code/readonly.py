@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from defserve.guard.code.allowed_names import MUTATING_METHODS, split_names
+from defserve.guard.code.allowed_names import ARGUMENT_MUTATING_METHODS, MUTATING_METHODS, split_names
 from defserve.guard.code.syntax_tree import ImportReferences, NameBinding, NameScope, NodeVisit
 from defserve.guard.verdict import Violation
 
@@ -28,6 +28,18 @@ class ReadonlyRules:
                     base = self.references.resolve_expression(node.value, visit.scope)
                     if not self._own(node.value, visit.scope) and not (base is not None and base.is_module):
                         yield _write(node, f".{node.attr}(")
+                case ast.Attribute(ctx=ast.Load()) if node.attr in ARGUMENT_MUTATING_METHODS:
+                    base = self.references.resolve_expression(node.value, visit.scope)
+                    call = visit.parent.node if visit.parent else None
+                    given = call.args[:1] if isinstance(call, ast.Call) and call.func is node else []
+                    if base is not None and base.is_module:
+                        yield from self._argument(visit, node)
+                    elif not (given and self._own(given[0], visit.scope)):
+                        yield _write(node, f".{node.attr}(")
+                case ast.Call(func=ast.Name(id="getattr"), args=[ob, ast.Constant(value=str(name)), *_]) if (
+                    name in MUTATING_METHODS and not self._own(ob, visit.scope)
+                ) or name in ARGUMENT_MUTATING_METHODS:
+                    yield _write(node, f"getattr(…, '{name}')")
                 case ast.Attribute(ctx=ast.Store() | ast.Del()):
                     yield _write(node, f".{node.attr} =")
                 case ast.Subscript(ctx=ast.Store() | ast.Del()) if not self._own(node.value, visit.scope):

@@ -72,6 +72,7 @@ class TreeWalk:
         self._mentions: dict[str, _Mentions] = {}
         self._definitions: dict[str, NodeVisit] = {}
         self._counts: dict[int, int] = {}
+        self._loaded: dict[int, set[str]] = {}
         stack = [NodeVisit(tree, None, self.module, (), 0)]
         while stack:
             visit = stack.pop()
@@ -113,12 +114,18 @@ class TreeWalk:
             plain = isinstance(parent.node, ast.Assign) or (
                 isinstance(parent.node, ast.AnnAssign) and parent.node.value is not None
             )
-            if plain and not _loads(parent.node, name):
+            if plain and not self._loads(parent.node, name):
                 return first.path
         definition = self._definitions.get(name)
         if definition is not None and _before(definition.node, first.node):
             return definition.path
         return None
+
+    def _loads(self, tree: ast.AST, name: str) -> bool:
+        if id(tree) not in self._loaded:
+            names = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+            self._loaded[id(tree)] = {node.id for node in names}
+        return name in self._loaded[id(tree)]
 
     def _mention(self, visit: NodeVisit, node: ast.Name) -> None:
         if visit.scope.find_binding_scope(node.id) not in (None, self.module):
@@ -200,7 +207,7 @@ class TreeWalk:
                 pass
 
     def _import(self, module: str) -> None:
-        while module:
+        while module and module not in self.imported:
             self.imported.add(module)
             module = module.rpartition(".")[0]
 
@@ -285,10 +292,6 @@ def _outer_parts(node: ast.AST) -> tuple[str, ...]:
     if isinstance(node, ast.arguments):
         return ("defaults", "kw_defaults")
     return ("annotation",) if isinstance(node, ast.arg) else ()
-
-
-def _loads(tree: ast.AST, name: str) -> bool:
-    return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(tree))
 
 
 def _before(definition: ast.AST, use: ast.AST) -> bool:
