@@ -46,19 +46,17 @@ from defserve.stores.files import read_secret
 from defserve.stores.identity import ServerIdentity, make_server_store, open_store
 from defserve.stores.sqlite import MIGRATIONS
 from defserve.stores.store import API_KEYS_SPACE, FORMAT_SPACE, Lease, SharedNonceStore, Store, StoreUnavailable
+from tests.stores.kept_formats import AUDIT_KEY, LARGE, NOTES, PEPPER, SMALL
+from tests.stores.kept_formats import SERVER_SECRET as SECRET
 from tests.stores.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
 KEPT = Path(__file__).parent / "formats" / "0.1.0"
 TOLD: dict[str, Any] = json.loads((KEPT / "told.json").read_text())
-PEPPER = "a pepper of these files alone"
-AUDIT_KEY = "an audit key of these files alone"
-SMALL, LARGE = TreeKey("notes.edit", "alice"), TreeKey("notes.draw", "bob é")
-STEPS, NOTES, OTHER = TreeKey("notes.edit", "alice"), ServerIdentity("name", "notes"), ServerIdentity("name", "payroll")
+STEPS, OTHER = TreeKey("notes.edit", "alice"), ServerIdentity("name", "payroll")
 NEW = TreeKey("notes.new", "alice")
 SEALED = KEPT.with_name("0.1.0-secret")
-SECRET = b"a secret of these files alone, of 32 bytes"
 LATER = "has format 99; this version of defserve reads up to format {}: upgrade defserve"
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from packaging.requirements import Requirement
 
+from defserve.base.version import VERSION
 from defserve.errors import UsageError
 from defserve.tooling.project_template import TemplateQuestions, load_template_questions
 
@@ -20,6 +22,12 @@ def test_the_description_and_the_requirement_follow_from_the_body(asked: Templat
     answers = asked.complete({"body": "code-runner"})
     assert "sandbox" in answers["description"]
     assert answers["__requirement"].startswith("defserve[sandbox]>=")
+
+
+def test_a_new_project_asks_for_this_version_of_defserve(asked: TemplateQuestions):
+    for body in asked.choices("body"):
+        requirement = Requirement(asked.complete({"body": body})["__requirement"])
+        assert requirement.specifier.contains(VERSION)
 
 
 def test_every_question_has_a_prompt_and_every_body_a_description(asked: TemplateQuestions):
