@@ -15,6 +15,7 @@ from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import islice
 from json.encoder import encode_basestring_ascii
+from time import thread_time
 from typing import TYPE_CHECKING, Any, cast
 
 from defserve.binding.json_schemas import ensure_properties, transform_subschemas, walk_schema
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 MAX_UNIQUE_ITEMS = 500
 MAX_PROBLEMS = 20
 MAX_STEPS = 10_000
-"""Keywords applied to values in one check, of some 30 µs each. `STEPS_A_VALUE` more for every value inside."""
+"""Keywords applied to values in one check. `STEPS_A_VALUE` more for every value inside."""
+SECONDS_A_STEP = 30e-6
+"""What a keyword takes, about. The time in which patterns are compiled is counted in steps too."""
 STEPS_A_VALUE = 50
 MATCHED_A_STEP = 500
 """Characters times positions of a pattern that are matched for one step."""
@@ -430,12 +433,17 @@ def write_canonical(value: Any) -> str:
 
 def _matches(pattern: Any, text: str) -> bool | None:
     """Whether a pattern is found in a text. None: it cannot be run. Raises TextTooLong."""
+    started = thread_time()
     try:
         compiled = compile_pattern(pattern)
     except PatternProblem:
-        return None
-    _spend(1 + min(len(text), compiled.max_length) * compiled.size // MATCHED_A_STEP)
-    return compiled.search(text)
+        compiled = None
+    # A schema may have more patterns than are remembered: then each is compiled again for every value.
+    steps = 1 + int((thread_time() - started) / SECONDS_A_STEP)
+    if compiled is not None:
+        steps += min(len(text), compiled.max_length) * compiled.size // MATCHED_A_STEP
+    _spend(steps)
+    return compiled.search(text) if compiled is not None else None
 
 
 def _name_matches(pattern: Any, name: Any) -> bool | None:
