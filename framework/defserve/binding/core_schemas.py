@@ -83,7 +83,7 @@ class _NeedsPydantic(Exception):
 
 
 def build_scalar_schemas(annotation: Any) -> Built | None:
-    """The schemas of a scalar annotation; None when pydantic has to make them. Raises SchemaError for a bad pattern."""
+    """The schemas of a scalar annotation; None when pydantic has to make them. Raises SchemaError for a bad bound."""
     try:
         return _build(annotation)
     except _NeedsPydantic:
@@ -168,14 +168,14 @@ def _union(options: tuple[Any, ...]) -> Built:
 
 
 def _enum(kind: type[Enum]) -> Built:
-    json = _choices(tuple(member.value for member in kind.__members__.values()))
+    json = _choices(tuple(member.value for member in kind))  # each once, also if it has several names
     custom = any("_missing_" in vars(base) for base in kind.__mro__ if base not in _ENUMS)
     if custom or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
         raise _NeedsPydantic
     if doc := vars(kind).get("__doc__"):
         json["description"] = " ".join(str(doc).split())
     sub_type = next((name for base, name in _SUB_TYPES.items() if issubclass(kind, base)), None)
-    return core_schema.enum_schema(kind, list(kind.__members__.values()), sub_type=sub_type), json
+    return core_schema.enum_schema(kind, list(kind), sub_type=sub_type), json
 
 
 def _choices(values: tuple[Any, ...]) -> JsonSchema:
@@ -230,8 +230,7 @@ def _apply_bounds(bounds: dict[str, Any], built: Built) -> Built:
             raise _NeedsPydantic
         made[name] = value
         json = json | {keyword: value}
-    if "pattern" in bounds:
-        SchemaValidator(cast(CoreSchema, made))  # validators are built late, and a pattern may not be possible
+    SchemaValidator(cast(CoreSchema, made))  # validators are built late, and a pattern or bound may not be possible
     return cast(CoreSchema, made), json
 
 
