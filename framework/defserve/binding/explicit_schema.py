@@ -28,6 +28,7 @@ from defserve.binding.problems import (
     format_short_json,
     format_value_path,
     is_secret_path,
+    list_field_names,
 )
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, read_required_names
 from defserve.errors import BadArguments, Problem, UsageError
@@ -259,7 +260,7 @@ def _validator(written: _Written) -> Any:
         raise wrong('its root must be {"type": "object"}', 'write "type": "object" at the root')
     dialect: Any = schema.get("$schema", _DIALECT)
     unknown: Any = None
-    kind: Any = validator_for({"$schema": dialect}, default=unknown)
+    kind: Any = validator_for({"$schema": dialect}, default=unknown) if isinstance(dialect, str) else unknown
     if kind is unknown:
         raise wrong(f"unknown dialect {dialect!r}", f'remove "$schema" or write "{_DIALECT}"')
     try:
@@ -344,7 +345,8 @@ def _extend_validator(kind: Any) -> Any:
                 yield from validator.descend(value[name], option, path=name)
         elif extras and not option:
             yield jsonschema.ValidationError(
-                f"unknown fields: {', '.join(map(format_short_json, extras[:MAX_PROBLEMS]))}"
+                f"unknown fields: {', '.join(map(format_short_json, extras[:MAX_PROBLEMS]))}",
+                instance={name: value[name] for name in extras},
             )
 
     def unique_items(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
@@ -394,7 +396,8 @@ def _check_unevaluated(kind: str, validator: Any, option: Any, value: Any, schem
         return
     rest = Evaluated(value).rest(validator, schema)
     if option is False and rest:
-        yield ValidationError(f"not allowed: {', '.join(map(format_short_json, rest[:MAX_PROBLEMS]))}")
+        left = {name: value[name] for name in rest} if is_object(value) else value
+        yield ValidationError(f"not allowed: {', '.join(map(format_short_json, rest[:MAX_PROBLEMS]))}", instance=left)
     elif is_object(option):
         for step in rest:
             yield from validator.descend(value[step], option, path=step)
@@ -527,6 +530,7 @@ _PHRASES: dict[str, Callable[[Any], str]] = {
     "minProperties": lambda wanted: f"must have at least {format_count(wanted, 'field')}",
     "maxProperties": lambda wanted: f"must have at most {format_count(wanted, 'field')}",
     "pattern": lambda wanted: f"must match the pattern {wanted}",
+    "None": lambda _: "not allowed",  # by the schema `false`
 }
 
 
@@ -536,9 +540,11 @@ def _to_problems(error: Any, schema: JsonSchema) -> list[Problem]:
     if keyword == "required" and is_object(value):
         return [Problem(format_value_path((*path, name)), "missing") for name in wanted if name not in value]
     if keyword in ("additionalProperties", "unevaluatedProperties") and is_object(value) and wanted is False:
-        known = error.schema.get("properties", {})
-        unknown = list(islice((name for name in value if name not in known), MAX_PROBLEMS))
-        return [describe_unknown_argument(path, name, known) for name in unknown]
+        # The instance of such an error holds only what is left over.
+        known = (
+            list_field_names(schema, path) if keyword == "unevaluatedProperties" else error.schema.get("properties", {})
+        )
+        return [describe_unknown_argument(path, name, known) for name in islice(value, MAX_PROBLEMS)]
     got = describe_json_type(value) if is_secret_path(schema, path) else format_short_json(value)
     if keyword in ("anyOf", "oneOf") and error.context:
         return _of_union(error, schema, path, got)

@@ -18,7 +18,7 @@ from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 T = TypeVar("T")
 
 _PREFIX = "#/$defs/"
-_NAMED = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+_NAMED = {"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"}
 _LISTED = {"anyOf", "oneOf", "allOf", "prefixItems"}
 _SINGLE = {
     "items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "additionalItems", "contains",
