@@ -287,12 +287,14 @@ def make_fail_fast_schema(schema: CoreSchema) -> CoreSchema:
 
 
 def make_fail_fast_validator(adapter: TypeAdapter[Any]) -> Any:
-    """Like the adapter's own validator, but it fails fast, if its schema allows it."""
+    """Like the adapter's own validator for arguments, but it fails fast, if its schema allows it."""
     if type(adapter.validator) is not SchemaValidator:
         return adapter.validator  # a pydantic plugin watches it
     try:
         # The prebuilt validators of models do not fail fast.
-        return SchemaValidator(make_fail_fast_schema(adapter.core_schema), None, _use_prebuilt=False)
+        return SchemaValidator(
+            make_fail_fast_schema(_refuse_non_finite(adapter.core_schema)), None, _use_prebuilt=False
+        )
     except (TypeError, RecursionError):
         return adapter.validator
 
@@ -332,7 +334,7 @@ def make_bounded_argument_validator(adapter: TypeAdapter[Any]) -> Any:
     """The adapter's own validator, bounded like a schema of arguments."""
     if type(adapter.validator) is not SchemaValidator:
         return adapter.validator
-    return _build_validator(adapter, make_bounded_argument_schema(adapter.core_schema))
+    return _build_validator(adapter, make_bounded_argument_schema(_refuse_non_finite(adapter.core_schema)))
 
 
 def _build_validator(adapter: TypeAdapter[Any], schema: CoreSchema) -> Any:
@@ -346,6 +348,16 @@ def _apply_limits(schema: Any, *bounds: Callable[[_Schema], None]) -> Any:
     made = _map_schema(schema, lambda inner, _: _apply_limits(inner, *bounds))
     for bound in bounds:
         bound(made)
+    return made
+
+
+def _refuse_non_finite(schema: Any, is_allowed: bool = False) -> Any:
+    """A schema to which "NaN" is no number, as JSON has none. An author may allow it with `allow_inf_nan`."""
+    config: _Schema = schema.get("config") or {}
+    is_allowed_here: bool = config.get("allow_inf_nan", is_allowed)
+    made = _map_schema(schema, lambda inner, _: _refuse_non_finite(inner, is_allowed_here))
+    if made.get("type") == "float" and not is_allowed_here:
+        made.setdefault("allow_inf_nan", False)
     return made
 
 

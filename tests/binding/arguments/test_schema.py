@@ -486,6 +486,34 @@ def test_what_is_no_finite_number_is_no_number(annotation: Any, value: Any) -> N
         one(annotation).validate({"x": value})
 
 
+class Reading(BaseModel):
+    value: float
+
+
+class Measured(TypedDict):
+    reading: Reading
+
+
+@for_each_row("value", ["inf", "-Infinity", "nan", float("nan")])
+def test_what_is_no_finite_number_is_none_inside_a_model_either(value: Any) -> None:
+    reading = {"value": value}
+    for annotation, argument in ((Reading, reading), (list[Measured], [{"reading": reading}])):
+        with pytest.raises(BadArguments, match=r"value: expected number, got "):
+            one(annotation).validate({"x": argument})
+
+
+def test_a_model_may_allow_what_is_no_finite_number() -> None:
+    class Loose(BaseModel):
+        model_config = ConfigDict(allow_inf_nan=True)
+        value: float
+
+    class LooseField(BaseModel):
+        value: Annotated[float, Field(allow_inf_nan=True)]
+
+    for annotation in (Loose, LooseField):
+        assert one(annotation).validate({"x": {"value": "inf"}})["x"].value == float("inf")
+
+
 def test_an_infinite_item_is_told_with_its_place() -> None:
     with pytest.raises(BadArguments, match=r'x\[1\]: expected number, got "inf"'):
         one(list[float]).validate({"x": [1, "inf"]})
