@@ -191,6 +191,11 @@ class _Reader:
                 f"parameter {parameter!r} depends on {function!r}, which is not callable",
                 fix="write Depends(function), without calling the function",
             )
+        if depends.use_cache and not isinstance(function, abc.Hashable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise self.wrong(
+                f"parameter {parameter!r} depends on {get_function_name(function)}, which cannot be hashed",
+                fix="give its class __hash__ (@dataclass(frozen=True) does), or write Depends(…, use_cache=False)",
+            )
         chain = (*self.chain, self.function)
         if function in chain:
             names = " → ".join(get_function_name(link) for link in (*chain[chain.index(function) :], function))
