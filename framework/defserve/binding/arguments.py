@@ -388,7 +388,8 @@ def _field(parameter: Parameter, core: CoreSchema) -> core_schema.TypedDictField
     alias = parameter.wire_name if parameter.wire_name != parameter.name else None
     if parameter.fills:
         if parameter.default_factory is not None:
-            core = core_schema.with_default_schema(core, default_factory=parameter.default_factory)
+            factory, takes_data = parameter.default_factory, parameter.factory_takes_data
+            core = core_schema.with_default_schema(core, default_factory=factory, default_factory_takes_data=takes_data)
         else:
             core = core_schema.with_default_schema(core, default=parameter.default)
     return core_schema.typed_dict_field(core, required=parameter.required, validation_alias=alias)

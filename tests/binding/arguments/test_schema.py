@@ -327,6 +327,13 @@ class TestValidation:
         assert arguments(tool).schema["properties"]["a"]["default"] == 3
         assert "required" not in arguments(tool).schema
 
+    @pytest.mark.filterwarnings("ignore:A 'default_factory' taking validated data")
+    def test_a_default_may_be_made_of_the_arguments_before_it(self) -> None:
+        def tool(a: int, b: int = Field(default_factory=lambda data: data["a"] + 1)) -> None: ...
+
+        assert arguments(tool).validate({"a": 1}) == {"a": 1, "b": 2}
+        assert arguments(tool).validate({"a": 1, "b": 5}) == {"a": 1, "b": 5}
+
     def test_an_alias_is_the_name_in_json(self) -> None:
         def tool(from_: Annotated[str, Field(alias="from")]) -> None: ...
 
