@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,12 @@ def test_parts_are_frozen_and_compare_by_value() -> None:
     assert repr(Text("a")) == "Text(text='a')"
     with pytest.raises(AttributeError, match="frozen"):
         part.text = "b"
+
+
+def test_a_file_may_have_a_name_that_is_not_utf_8() -> None:
+    assert File(data=b"x", name="a\udcff.txt").uri == "file:///a%3F.txt"
+
+
+@for_each_row("part", [Text("a", meta={"b": 1}), Image(PNG), File(data=b"\0", name="a.bin"), Link("https://a.test/b")])
+def test_a_part_can_be_copied_and_pickled(part: Any) -> None:
+    assert copy.copy(part) == copy.deepcopy(part) == pickle.loads(pickle.dumps(part)) == part

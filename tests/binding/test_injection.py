@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from threading import Event, get_ident
 from typing import Annotated, Any
 
@@ -284,6 +285,16 @@ def needy(what: str) -> str: ...  # type: ignore[empty-body]
 def untyped(what): ...  # type: ignore[no-untyped-def]
 
 
+@dataclass
+class Settings:
+    """Equal to others with the same values, so Python gives it no hash."""
+
+    url: str = "a"
+
+    def __call__(self) -> str:
+        return self.url
+
+
 @pytest.mark.parametrize(
     ("dependency", "problem"),
     [
@@ -292,6 +303,7 @@ def untyped(what): ...  # type: ignore[no-untyped-def]
         (needy, "needy: dependency parameter 'what' can neither be injected nor left out"),
         (untyped, "untyped: dependency parameter 'what' can neither be injected nor left out"),
         ("text", "which is not callable"),
+        (Settings(), "depends on Settings, which cannot be hashed"),
     ],
 )
 def test_a_plan_that_cannot_work_is_refused_at_registration(dependency: Any, problem: str) -> None:
@@ -301,3 +313,11 @@ def test_a_plan_that_cannot_work_is_refused_at_registration(dependency: Any, pro
     with pytest.raises(UsageError, match=problem) as caught:
         read_signature(tool, find_provider)
     assert caught.value.fix and "test_injection.py" in caught.value.where
+
+
+def test_what_has_no_hash_provides_if_it_is_called_each_time() -> None:
+    def tool(url: Annotated[str, Depends(Settings("b"), use_cache=False)]) -> None: ...
+
+    assert asyncio.run(resolved(tool)) == {"url": "b"}
+    made = plan(tool).with_overrides({plain: plan(tool).dependencies[0][1]})
+    assert made.dependencies[0][1].function == Settings("b")

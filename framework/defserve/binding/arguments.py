@@ -148,7 +148,8 @@ def get_annotation_schemas(annotation: Any) -> AnnotationSchemas:
         hash(annotation)
     except TypeError:
         return _make_fragment(annotation)
-    return _cached(annotation)
+    # `bool | int` equals `int | bool`, but of two members that fit a text, the first is taken.
+    return _make_cached_fragment(annotation, "" if isinstance(annotation, type) else repr(annotation))
 
 
 def make_annotation_error(annotation: Any, error: Exception, *, where: str, subject: str) -> UsageError:
@@ -158,6 +159,12 @@ def make_annotation_error(annotation: Any, error: Exception, *, where: str, subj
 
         if (found := explain_pydantic_pattern_error(str(error))) is not None:
             return UsageError(f"{subject or 'annotation'}: {found[0]}", where=where, fix=found[1])
+        reason = str(error).rstrip().rpartition("\n")[2].strip().partition(": ")[2]
+        return UsageError(
+            f"{subject or 'annotation'}: {format_annotation(annotation)} cannot be checked ({reason})",
+            where=where,
+            fix="correct the bound",
+        )
     if isinstance(error, UnusablePattern):
         return UsageError(f"{subject or 'annotation'}: {error.problem}", where=where, fix=error.fix)
     reason = str(error).partition("\n")[0].partition(". Set ")[0].rstrip(".")
@@ -201,7 +208,10 @@ def _concrete(annotation: Any) -> Any:
     return annotation
 
 
-_cached = lru_cache(maxsize=4096)(_make_fragment)
+@lru_cache(maxsize=4096)
+def _make_cached_fragment(annotation: Any, written: str) -> AnnotationSchemas:
+    return _make_fragment(annotation)
+
 
 _Validate = abc.Callable[[Any], dict[str, Any]]
 
@@ -378,7 +388,8 @@ def _field(parameter: Parameter, core: CoreSchema) -> core_schema.TypedDictField
     alias = parameter.wire_name if parameter.wire_name != parameter.name else None
     if parameter.fills:
         if parameter.default_factory is not None:
-            core = core_schema.with_default_schema(core, default_factory=parameter.default_factory)
+            factory, takes_data = parameter.default_factory, parameter.factory_takes_data
+            core = core_schema.with_default_schema(core, default_factory=factory, default_factory_takes_data=takes_data)
         else:
             core = core_schema.with_default_schema(core, default=parameter.default)
     return core_schema.typed_dict_field(core, required=parameter.required, validation_alias=alias)

@@ -43,6 +43,10 @@ class ContentPart:
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen")
 
+    def __setstate__(self, state: tuple[dict[str, Any] | None, dict[str, Any]]) -> None:
+        """Used by copy and pickle, which would set each field. An author's subclass may have a `__dict__` too."""
+        self._set(**(state[0] or {}), **state[1])
+
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen")
 
@@ -217,7 +221,7 @@ class File(Embedded):
         if uri is None:
             from urllib.parse import quote
 
-            uri = f"file:///{quote(name)}"
+            uri = f"file:///{quote(name, errors='replace')}"  # the file system may give names that are not UTF-8
         blob = None if text is not None or isinstance(data, str) else bytes(data)
         super().__init__(uri, text=text, data=blob, mime_type=mime_type, annotations=annotations, meta=meta)
 

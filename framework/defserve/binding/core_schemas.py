@@ -83,7 +83,7 @@ class _NeedsPydantic(Exception):
 
 
 def build_scalar_schemas(annotation: Any) -> Built | None:
-    """The schemas of a scalar annotation; None when pydantic has to make them. Raises SchemaError for a bad pattern."""
+    """The schemas of a scalar annotation; None when pydantic has to make them. Raises SchemaError for a bad bound."""
     try:
         return _build(annotation)
     except _NeedsPydantic:
@@ -168,14 +168,14 @@ def _union(options: tuple[Any, ...]) -> Built:
 
 
 def _enum(kind: type[Enum]) -> Built:
-    json = _choices(tuple(member.value for member in kind.__members__.values()))
+    json = _choices(tuple(member.value for member in kind))  # each once, also if it has several names
     custom = any("_missing_" in vars(base) for base in kind.__mro__ if base not in _ENUMS)
     if custom or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
         raise _NeedsPydantic
     if doc := vars(kind).get("__doc__"):
         json["description"] = " ".join(str(doc).split())
     sub_type = next((name for base, name in _SUB_TYPES.items() if issubclass(kind, base)), None)
-    return core_schema.enum_schema(kind, list(kind.__members__.values()), sub_type=sub_type), json
+    return core_schema.enum_schema(kind, list(kind), sub_type=sub_type), json
 
 
 def _choices(values: tuple[Any, ...]) -> JsonSchema:
@@ -230,8 +230,7 @@ def _apply_bounds(bounds: dict[str, Any], built: Built) -> Built:
             raise _NeedsPydantic
         made[name] = value
         json = json | {keyword: value}
-    if "pattern" in bounds:
-        SchemaValidator(cast(CoreSchema, made))  # validators are built late, and a pattern may not be possible
+    SchemaValidator(cast(CoreSchema, made))  # validators are built late, and a pattern or bound may not be possible
     return cast(CoreSchema, made), json
 
 
@@ -288,12 +287,14 @@ def make_fail_fast_schema(schema: CoreSchema) -> CoreSchema:
 
 
 def make_fail_fast_validator(adapter: TypeAdapter[Any]) -> Any:
-    """Like the adapter's own validator, but it fails fast, if its schema allows it."""
+    """Like the adapter's own validator for arguments, but it fails fast, if its schema allows it."""
     if type(adapter.validator) is not SchemaValidator:
         return adapter.validator  # a pydantic plugin watches it
     try:
         # The prebuilt validators of models do not fail fast.
-        return SchemaValidator(make_fail_fast_schema(adapter.core_schema), None, _use_prebuilt=False)
+        return SchemaValidator(
+            make_fail_fast_schema(_refuse_non_finite(adapter.core_schema)), None, _use_prebuilt=False
+        )
     except (TypeError, RecursionError):
         return adapter.validator
 
@@ -333,7 +334,7 @@ def make_bounded_argument_validator(adapter: TypeAdapter[Any]) -> Any:
     """The adapter's own validator, bounded like a schema of arguments."""
     if type(adapter.validator) is not SchemaValidator:
         return adapter.validator
-    return _build_validator(adapter, make_bounded_argument_schema(adapter.core_schema))
+    return _build_validator(adapter, make_bounded_argument_schema(_refuse_non_finite(adapter.core_schema)))
 
 
 def _build_validator(adapter: TypeAdapter[Any], schema: CoreSchema) -> Any:
@@ -347,6 +348,16 @@ def _apply_limits(schema: Any, *bounds: Callable[[_Schema], None]) -> Any:
     made = _map_schema(schema, lambda inner, _: _apply_limits(inner, *bounds))
     for bound in bounds:
         bound(made)
+    return made
+
+
+def _refuse_non_finite(schema: Any, is_allowed: bool = False) -> Any:
+    """A schema to which "NaN" is no number, as JSON has none. An author may allow it with `allow_inf_nan`."""
+    config: _Schema = schema.get("config") or {}
+    is_allowed_here: bool = config.get("allow_inf_nan", is_allowed)
+    made = _map_schema(schema, lambda inner, _: _refuse_non_finite(inner, is_allowed_here))
+    if made.get("type") == "float" and not is_allowed_here:
+        made.setdefault("allow_inf_nan", False)
     return made
 
 

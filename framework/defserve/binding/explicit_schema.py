@@ -15,6 +15,7 @@ from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import islice
 from json.encoder import encode_basestring_ascii
+from time import thread_time
 from typing import TYPE_CHECKING, Any, cast
 
 from defserve.binding.json_schemas import ensure_properties, transform_subschemas, walk_schema
@@ -27,6 +28,7 @@ from defserve.binding.problems import (
     format_short_json,
     format_value_path,
     is_secret_path,
+    list_field_names,
 )
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, read_required_names
 from defserve.errors import BadArguments, Problem, UsageError
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
 MAX_UNIQUE_ITEMS = 500
 MAX_PROBLEMS = 20
 MAX_STEPS = 10_000
-"""Keywords applied to values in one check, of some 30 µs each. `STEPS_A_VALUE` more for every value inside."""
+"""Keywords applied to values in one check. `STEPS_A_VALUE` more for every value inside."""
+SECONDS_A_STEP = 30e-6
+"""What a keyword takes, about. The time in which patterns are compiled is counted in steps too."""
 STEPS_A_VALUE = 50
 MATCHED_A_STEP = 500
 """Characters times positions of a pattern that are matched for one step."""
@@ -256,7 +260,7 @@ def _validator(written: _Written) -> Any:
         raise wrong('its root must be {"type": "object"}', 'write "type": "object" at the root')
     dialect: Any = schema.get("$schema", _DIALECT)
     unknown: Any = None
-    kind: Any = validator_for({"$schema": dialect}, default=unknown)
+    kind: Any = validator_for({"$schema": dialect}, default=unknown) if isinstance(dialect, str) else unknown
     if kind is unknown:
         raise wrong(f"unknown dialect {dialect!r}", f'remove "$schema" or write "{_DIALECT}"')
     try:
@@ -341,7 +345,8 @@ def _extend_validator(kind: Any) -> Any:
                 yield from validator.descend(value[name], option, path=name)
         elif extras and not option:
             yield jsonschema.ValidationError(
-                f"unknown fields: {', '.join(map(format_short_json, extras[:MAX_PROBLEMS]))}"
+                f"unknown fields: {', '.join(map(format_short_json, extras[:MAX_PROBLEMS]))}",
+                instance={name: value[name] for name in extras},
             )
 
     def unique_items(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
@@ -391,7 +396,8 @@ def _check_unevaluated(kind: str, validator: Any, option: Any, value: Any, schem
         return
     rest = Evaluated(value).rest(validator, schema)
     if option is False and rest:
-        yield ValidationError(f"not allowed: {', '.join(map(format_short_json, rest[:MAX_PROBLEMS]))}")
+        left = {name: value[name] for name in rest} if is_object(value) else value
+        yield ValidationError(f"not allowed: {', '.join(map(format_short_json, rest[:MAX_PROBLEMS]))}", instance=left)
     elif is_object(option):
         for step in rest:
             yield from validator.descend(value[step], option, path=step)
@@ -430,12 +436,17 @@ def write_canonical(value: Any) -> str:
 
 def _matches(pattern: Any, text: str) -> bool | None:
     """Whether a pattern is found in a text. None: it cannot be run. Raises TextTooLong."""
+    started = thread_time()
     try:
         compiled = compile_pattern(pattern)
     except PatternProblem:
-        return None
-    _spend(1 + min(len(text), compiled.max_length) * compiled.size // MATCHED_A_STEP)
-    return compiled.search(text)
+        compiled = None
+    # A schema may have more patterns than are remembered: then each is compiled again for every value.
+    steps = 1 + int((thread_time() - started) / SECONDS_A_STEP)
+    if compiled is not None:
+        steps += min(len(text), compiled.max_length) * compiled.size // MATCHED_A_STEP
+    _spend(steps)
+    return compiled.search(text) if compiled is not None else None
 
 
 def _name_matches(pattern: Any, name: Any) -> bool | None:
@@ -519,6 +530,7 @@ _PHRASES: dict[str, Callable[[Any], str]] = {
     "minProperties": lambda wanted: f"must have at least {format_count(wanted, 'field')}",
     "maxProperties": lambda wanted: f"must have at most {format_count(wanted, 'field')}",
     "pattern": lambda wanted: f"must match the pattern {wanted}",
+    "None": lambda _: "not allowed",  # by the schema `false`
 }
 
 
@@ -528,9 +540,11 @@ def _to_problems(error: Any, schema: JsonSchema) -> list[Problem]:
     if keyword == "required" and is_object(value):
         return [Problem(format_value_path((*path, name)), "missing") for name in wanted if name not in value]
     if keyword in ("additionalProperties", "unevaluatedProperties") and is_object(value) and wanted is False:
-        known = error.schema.get("properties", {})
-        unknown = list(islice((name for name in value if name not in known), MAX_PROBLEMS))
-        return [describe_unknown_argument(path, name, known) for name in unknown]
+        # The instance of such an error holds only what is left over.
+        known = (
+            list_field_names(schema, path) if keyword == "unevaluatedProperties" else error.schema.get("properties", {})
+        )
+        return [describe_unknown_argument(path, name, known) for name in islice(value, MAX_PROBLEMS)]
     got = describe_json_type(value) if is_secret_path(schema, path) else format_short_json(value)
     if keyword in ("anyOf", "oneOf") and error.context:
         return _of_union(error, schema, path, got)

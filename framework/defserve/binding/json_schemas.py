@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from types import NoneType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 T = TypeVar("T")
 
 _PREFIX = "#/$defs/"
-_NAMED = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+_NAMED = {"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"}
 _LISTED = {"anyOf", "oneOf", "allOf", "prefixItems"}
 _SINGLE = {
     "items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "additionalItems", "contains",
@@ -126,13 +127,8 @@ def hoist_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
     own: dict[str, JsonSchema] = schema.get("$defs", {})
     if not own:
         return schema
-    names: dict[str, str] = {}
-    for name, definition in own.items():
-        names[name] = name
-        number = 2
-        while names[name] in defs and defs[names[name]] != definition:
-            names[name] = f"{name}{number}"
-            number += 1
+    names = {name: name for name in own}
+    numbers = dict.fromkeys(own, 1)
 
     def rename_refs(here: JsonSchema) -> JsonSchema:
         made = transform_subschemas(here, rename_refs)
@@ -141,6 +137,15 @@ def hoist_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
             made["$ref"] = _PREFIX + names[target]
         return made
 
+    def is_taken(name: str) -> bool:
+        return names[name] in defs and defs[names[name]] != rename_refs(own[name])
+
+    # Two definitions that read alike differ once what one of them refers to has another name. So all are asked again.
+    while taken := list(filter(is_taken, own)):
+        for name in taken:
+            used = own.keys() | set(names.values())
+            numbers[name] = next(n for n in count(numbers[name] + 1) if f"{name}{n}" not in used)
+            names[name] = f"{name}{numbers[name]}"
     for name, definition in own.items():
         defs[names[name]] = rename_refs(definition)
     return rename_refs({key: value for key, value in schema.items() if key != "$defs"})

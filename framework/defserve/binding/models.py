@@ -92,7 +92,9 @@ class TitlelessSchemaGenerator(GenerateJsonSchema):
         return _drop_title(super().typed_dict_schema(schema), schema)
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
-        made = _drop_title(super().enum_schema(schema), schema)
+        # A member with two names is listed twice.
+        members = list({id(member): member for member in schema["members"]}.values())
+        made = _drop_title(super().enum_schema({**schema, "members": members}), schema)
         if self.mode == "serialization" and issubclass(schema["cls"], Flag):
             del made["enum"]  # flags may be combined
         return made

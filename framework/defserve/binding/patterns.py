@@ -66,16 +66,27 @@ class LinearPattern:
         return self._matches(text)
 
 
-@lru_cache(maxsize=128)
 def compile_pattern(pattern: str) -> LinearPattern:
-    """A pattern of JSON Schema. Raises PatternProblem for one that is wrong, NotLinear for one that cannot be run."""
-    translated = _Translation(pattern).translate()
+    """A pattern of JSON Schema. Raises PatternProblem if it is wrong, NonLinearPattern if it cannot be run."""
+    compiled = _compile_or_explain(pattern)
+    if isinstance(compiled, PatternProblem):
+        raise type(compiled)(compiled.reason)  # a new one: what is raised again keeps its old tracebacks
+    return compiled
+
+
+@lru_cache(maxsize=128)
+def _compile_or_explain(pattern: str) -> LinearPattern | PatternProblem:
+    """The compiled pattern, or why there is none. That is remembered too: a schema may try one for every value."""
+    try:
+        translated = _Translation(pattern).translate()
+    except PatternProblem as problem:
+        return type(problem)(problem.reason)
     schema = core_schema.str_schema(pattern=translated.text, regex_engine="rust-regex", strict=True)
     try:
         matches = SchemaValidator(schema).isinstance_python
     except SchemaError as error:
         reason = str(error).rstrip().rpartition("\n")[2].removeprefix("error: ")
-        raise NonLinearPattern(f"cannot be run: {reason}") from None
+        return NonLinearPattern(f"cannot be run: {reason}")
     return LinearPattern(pattern, translated.size, matches)
 
 

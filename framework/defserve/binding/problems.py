@@ -78,8 +78,7 @@ def explain_validation_error(error: ValidationError, given: Any, schema: JsonSch
 def _problem(error: _Error, schema: JsonSchema) -> Problem:
     if error.type == "extra_forbidden":
         *outer, name = error.path
-        known = [field for each in _reach(schema, outer) for field in each.get("properties", {})]
-        return describe_unknown_argument(tuple(outer), str(name), known)
+        return describe_unknown_argument(tuple(outer), str(name), list_field_names(schema, outer))
     if error.type == "dict_type" and not error.path:
         return Problem("", f"arguments must be an object, got {format_short_json(error.value)}")
     path = error.path
@@ -314,12 +313,12 @@ def is_secret_path(schema: JsonSchema, path: Path) -> bool:
     return not here or _holds_secret(schema, here)
 
 
-def _reach(schema: JsonSchema, path: Path) -> list[JsonSchema]:
-    """The schemas that describe the value at a path."""
+def list_field_names(schema: JsonSchema, path: Path) -> list[str]:
+    """The names of the fields that a schema describes for the object at a path."""
     here = _alternatives(schema, [schema])
     for step in path:
         here = _alternatives(schema, _inside(here, step))
-    return here
+    return [name for each in here for name in each.get("properties", {})]
 
 
 def _is_marked_secret(schema: JsonSchema) -> bool:

@@ -36,15 +36,26 @@ class Parameter:
 
     `wire_name` is its name in JSON: an alias, or its own. `default` is `empty` when it is required. `fills`: validation
     puts in the default, because the function's own is a `Field(…)` or a mutable value that a call could change
-    (pydantic copies it). `default_factory` then makes it, if there is one.
+    (pydantic copies it). `default_factory` then makes it, if there is one, and `factory_takes_data` says that it gets
+    the arguments before.
     """
 
-    __slots__ = ("name", "annotation", "default", "wire_name", "fills", "default_factory", "_docs")
+    __slots__ = (
+        "name",
+        "annotation",
+        "default",
+        "wire_name",
+        "fills",
+        "default_factory",
+        "factory_takes_data",
+        "_docs",
+    )
 
     def __init__(self, name: str, annotation: Any, default: Any = empty, docs: ParsedDocstring | None = None) -> None:
         self.name, self.annotation, self.default, self._docs = name, annotation, default, docs
         self.wire_name, self.fills = name, False
-        self.default_factory: Callable[[], Any] | None = None
+        self.default_factory: Callable[..., Any] | None = None
+        self.factory_takes_data = False
 
     @property
     def required(self) -> bool:
@@ -191,6 +202,11 @@ class _Reader:
                 f"parameter {parameter!r} depends on {function!r}, which is not callable",
                 fix="write Depends(function), without calling the function",
             )
+        if depends.use_cache and not isinstance(function, abc.Hashable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise self.wrong(
+                f"parameter {parameter!r} depends on {get_function_name(function)}, which cannot be hashed",
+                fix="give its class __hash__ (@dataclass(frozen=True) does), or write Depends(…, use_cache=False)",
+            )
         chain = (*self.chain, self.function)
         if function in chain:
             names = " → ".join(get_function_name(link) for link in (*chain[chain.index(function) :], function))
@@ -327,6 +343,7 @@ def _ordinary(name: str, annotation: Any, default: Any, docs: ParsedDocstring) -
         if default is empty and not field.is_required():
             parameter.fills = True
             parameter.default_factory = field.default_factory
+            parameter.factory_takes_data = bool(field.default_factory_takes_validated_data)
             parameter.default = empty if field.default_factory else field.default
     return parameter
 

@@ -37,6 +37,8 @@ SCHEMA: dict[str, Any] = {
     "$defs": {"tag": {"type": "string"}},
 }
 ARGUMENTS = ExplicitArgumentsSchema(SCHEMA)
+ONE_FIELD: dict[str, Any] = {"allOf": [{"properties": {"limit": {"type": "integer"}}}]}
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 
 def test_the_schema_is_kept_word_for_word() -> None:
@@ -75,6 +77,33 @@ def test_problems_are_told_one_line_a_field(given: Any, lines: list[str]) -> Non
     assert str(caught.value).split("\n") == lines
 
 
+@for_each_row(
+    ("schema", "given", "lines"),
+    [
+        (
+            {"properties": {"a": True}, "patternProperties": {"^x-": True}, "additionalProperties": False},
+            {"x-1": 1, "bb": 2},
+            ['unknown argument "bb"; known: a'],
+        ),
+        (
+            {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": False},
+            {"a": 1, "bb": 2},
+            ['unknown argument "bb"; known: a'],
+        ),
+        (
+            {"properties": {"o": {"$ref": "#/$defs/o"}}, "$defs": {"o": {"unevaluatedProperties": False, **ONE_FIELD}}},
+            {"o": {"limit": 1, "limt": 2}},
+            ['o.limt: unknown field; did you mean "limit"?'],
+        ),
+        ({"properties": {"a": False}}, {"a": 1}, ["not allowed, got 1"]),
+    ],
+)
+def test_only_what_does_not_fit_is_told_and_why(schema: Any, given: Any, lines: list[str]) -> None:
+    with pytest.raises(BadArguments) as caught:
+        ExplicitArgumentsSchema({"type": "object", **schema}).validate(given)
+    assert [str(problem) for problem in caught.value.problems] == lines
+
+
 def inside(node: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": {"type": "array", "items": node}}}
 
@@ -86,6 +115,7 @@ def inside(node: dict[str, Any]) -> dict[str, Any]:
         ({"type": "array"}, "root must be"),
         ([], "root must be"),
         ({"type": "object", "$schema": "https://example.org/odd"}, "unknown dialect"),
+        ({"type": "object", "$schema": ["https://example.org/odd"]}, "unknown dialect"),
         (inside({"type": "integr"}), "integr"),
         (inside({"$ref": "https://example.org/a.json"}), "is not in this schema"),
         (inside({"$ref": "other.json#/a"}), "is not in this schema"),
@@ -98,6 +128,8 @@ def inside(node: dict[str, Any]) -> dict[str, Any]:
         (inside({"pattern": "a{9999}", "maxLength": 9}), "9,?999|10000 positions"),
         (inside({"pattern": "(", "maxLength": 9}), "without its"),
         (inside({"patternProperties": {r"(a)\1": {}}}), "refers back"),
+        (inside({"dependencies": {"a": {"pattern": "(?=a)"}}}) | {"$schema": DRAFT_7}, "without maxLength"),
+        (inside({"dependencies": {"a": {"$ref": "other.json"}}}) | {"$schema": DRAFT_7}, "is not in this schema"),
         (inside({"patternProperties": {"a": {}}, "unevaluatedProperties": False}), "unevaluatedProperties"),
     ],
 )

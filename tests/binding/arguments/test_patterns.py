@@ -333,3 +333,15 @@ def test_every_keyword_with_a_pattern_is_checked_in_linear_time(schema: Any):
 )
 def test_patterns_of_a_schema_are_judged_by_our_engine(schema: Any, value: Any, expected: bool):
     assert is_valid_instance(value, schema) is expected
+
+
+def test_the_time_to_compile_the_patterns_of_a_schema_is_bounded():
+    # More than are remembered, and each takes some 30 ms: for ten values it would be a minute.
+    costly = [{"pattern": rf"\p{{L}}{{50}}{number}", "maxLength": 10} for number in range(200)]
+    schema = {"type": "array", "items": {"allOf": costly}}
+    assert cpu_within(5, lambda: is_valid_instance(["a"] * 10, schema))
+
+
+def test_a_pattern_that_cannot_be_run_is_read_once_for_all_values():
+    pattern = "(?=a)" + "b" * 4_000  # some 15 ms to read
+    assert cpu_within(2, lambda: is_valid_instance(["a"] * 500, {"items": {"pattern": pattern}}))

@@ -172,6 +172,64 @@ class TestSchema:
         assert "leaf" in schema["$defs"]["Tree2"]["properties"]
         assert schema["$defs"]["Tree2"]["properties"]["leaf"]["anyOf"][0] == {"$ref": "#/$defs/Tree2"}
 
+    def test_two_models_of_one_name_that_differ_only_in_what_they_hold_are_told_apart(self) -> None:
+        def make(kind: Any) -> Any:
+            class Inner(BaseModel):
+                value: kind
+
+            class Outer(BaseModel):
+                one: Inner
+                more: list[Inner]
+
+            return Outer
+
+        def tool(a, b, c): ...  # type: ignore[no-untyped-def]
+
+        tool.__annotations__.update(a=make(int), b=make(str), c=make(str))
+        schema = arguments(tool).schema
+        assert schema["properties"]["b"] == schema["properties"]["c"] == {"$ref": "#/$defs/Outer2"}
+        assert schema["properties"]["a"]["properties"]["one"] == {"$ref": "#/$defs/Inner"}
+        assert schema["$defs"]["Outer2"]["properties"]["one"] == {"$ref": "#/$defs/Inner2"}
+        kinds = {name: made["properties"]["value"] for name, made in schema["$defs"].items() if "Inner" in name}
+        assert kinds == {"Inner": {"type": "integer"}, "Inner2": {"type": "string"}}
+
+    def test_a_renamed_model_takes_the_name_of_no_other(self) -> None:
+        def make(name: str, **fields: Any) -> Any:
+            return type(name, (BaseModel,), {"__annotations__": fields, "__module__": __name__})
+
+        def tool(a, b): ...  # type: ignore[no-untyped-def]
+
+        first, second, numbered = make("Model", x=int), make("Model", y=int), make("Model2", z=int)
+        pair = make("Pair", p=list[second], q=list[numbered], r=second, s=numbered)
+        tool.__annotations__.update(a=tuple[first, list[first]], b=pair)
+        defs = arguments(tool).schema["$defs"]
+        assert {name: list(made["properties"]) for name, made in defs.items()} == {
+            "Model": ["x"],
+            "Model2": ["z"],
+            "Model3": ["y"],
+        }
+
+    def test_an_enum_member_with_two_names_is_one_choice(self) -> None:
+        class Size(enum.Enum):
+            SMALL = "s"
+            LITTLE = "s"  # noqa: PIE796
+            LARGE = "l"
+
+        class Shirt(BaseModel):
+            size: Size
+
+        def tool(size, shirt): ...  # type: ignore[no-untyped-def]
+
+        tool.__annotations__.update(size=Size, shirt=Shirt)
+        properties = arguments(tool).schema["properties"]
+        assert properties["size"]["enum"] == properties["shirt"]["properties"]["size"]["enum"] == ["s", "l"]
+        assert arguments(tool).validate({"size": "s", "shirt": {"size": "s"}})["size"] is Size.LITTLE
+
+    def test_unions_of_the_same_types_in_another_order_are_told_apart(self) -> None:
+        assert one(bool | int).validate({"x": "1"})["x"] is True
+        assert one(int | bool).validate({"x": "1"}) == {"x": 1}
+        assert type(one(int | bool).validate({"x": "1"})["x"]) is int
+
     @pytest.mark.parametrize(
         ("annotation", "default", "shown"),
         [
@@ -269,6 +327,13 @@ class TestValidation:
         assert arguments(tool).schema["properties"]["a"]["default"] == 3
         assert "required" not in arguments(tool).schema
 
+    @pytest.mark.filterwarnings("ignore:A 'default_factory' taking validated data")
+    def test_a_default_may_be_made_of_the_arguments_before_it(self) -> None:
+        def tool(a: int, b: int = Field(default_factory=lambda data: data["a"] + 1)) -> None: ...
+
+        assert arguments(tool).validate({"a": 1}) == {"a": 1, "b": 2}
+        assert arguments(tool).validate({"a": 1, "b": 5}) == {"a": 1, "b": 5}
+
     def test_an_alias_is_the_name_in_json(self) -> None:
         def tool(from_: Annotated[str, Field(alias="from")]) -> None: ...
 
@@ -295,6 +360,20 @@ class TestRegistration:
             one(annotation)
         assert "tool: parameter 'x'" in caught.value.problem and "no JSON form" in caught.value.problem
         assert "test_schema.py" in caught.value.where and caught.value.fix
+
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            Annotated[int, Field(ge=1.5)],
+            Annotated[int, Field(multiple_of=0)],
+            Annotated[str, Field(max_length=-1)],
+            Annotated[list[int], Field(max_length=10**30)],
+        ],
+    )
+    def test_a_bound_that_nothing_can_be_held_to_is_refused(self, annotation: Any) -> None:
+        with pytest.raises(UsageError, match=r"tool: parameter 'x': .* cannot be checked \(") as caught:
+            one(annotation)
+        assert caught.value.fix == "correct the bound"
 
     def test_a_model_with_an_unknown_name_is_refused(self) -> None:
         class Broken(BaseModel):
@@ -412,6 +491,34 @@ def test_json_in_a_string_has_no_names_for_what_is_no_number(text: str) -> None:
 def test_what_is_no_finite_number_is_no_number(annotation: Any, value: Any) -> None:
     with pytest.raises(BadArguments, match="x: expected number, got "):
         one(annotation).validate({"x": value})
+
+
+class Reading(BaseModel):
+    value: float
+
+
+class Measured(TypedDict):
+    reading: Reading
+
+
+@for_each_row("value", ["inf", "-Infinity", "nan", float("nan")])
+def test_what_is_no_finite_number_is_none_inside_a_model_either(value: Any) -> None:
+    reading = {"value": value}
+    for annotation, argument in ((Reading, reading), (list[Measured], [{"reading": reading}])):
+        with pytest.raises(BadArguments, match=r"value: expected number, got "):
+            one(annotation).validate({"x": argument})
+
+
+def test_a_model_may_allow_what_is_no_finite_number() -> None:
+    class Loose(BaseModel):
+        model_config = ConfigDict(allow_inf_nan=True)
+        value: float
+
+    class LooseField(BaseModel):
+        value: Annotated[float, Field(allow_inf_nan=True)]
+
+    for annotation in (Loose, LooseField):
+        assert one(annotation).validate({"x": {"value": "inf"}})["x"].value == float("inf")
 
 
 def test_an_infinite_item_is_told_with_its_place() -> None:
