@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
@@ -250,11 +251,18 @@ def unquote_value(value: Any, schema: JsonSchema) -> Any:
     if not isinstance(value, str) or "string" in kinds or not any(kind in _READ for kind in kinds):
         return value
     try:
-        meant = json.loads(value)
+        meant = json.loads(value, parse_float=_read_finite_number, parse_constant=_read_finite_number)
     except (ValueError, RecursionError):
         return value
     wanted = tuple(t for k in kinds if k in _READ for t in (_READ[k] if isinstance(_READ[k], tuple) else (_READ[k],)))  # pyright: ignore
     return meant if isinstance(meant, wanted) else value
+
+
+def _read_finite_number(text: str) -> float:
+    """Raises ValueError for `NaN`, `Infinity` and `1e999`, which JSON cannot write."""
+    if isfinite(number := float(text)):
+        return number
+    raise ValueError(f"JSON has no {text[:20]}")
 
 
 # -- Every page of a list, for code that calls tools.
@@ -331,11 +339,25 @@ def response_error(response: ApiResponse, secrets: tuple[str, ...]) -> ToolError
 
 
 def hidden(text: str, secrets: tuple[str, ...]) -> str:
-    """A text without the credentials that were sent: some APIs repeat them."""
+    """A text without the credentials that were sent: some APIs repeat them, also with the escapes of JSON."""
     for secret in secrets:
-        if len(secret) >= 4 and secret in text:
+        if len(secret) >= 4:
             text = text.replace(secret, MASK)
+            # The pattern of a whole token is long: its beginning is tried first.
+            if "\\" in text and re.search(_match_escaped(secret[:8]), text):
+                text = re.sub(_match_escaped(secret), MASK, text)
     return text
+
+
+def _match_escaped(text: str) -> str:
+    """A pattern for a text whose characters JSON may write as they are, as `\\u002f`, or after a backslash."""
+    return "".join(map(_match_escaped_character, text))
+
+
+def _match_escaped_character(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    coded = "".join(f"\\\\u(?i:{units[at : at + 2].hex()})" for at in range(0, len(units), 2))
+    return rf"(?:\\?{re.escape(character)}|{coded})"
 
 
 # -- What a tool says that it returns: the schema of its JSON, if the document states it and it is short.
@@ -425,6 +447,7 @@ _NEXT: Final = re.compile(r"rel\s*=\s*\"?[^\";,]{0,60}\bnext\b", re.IGNORECASE)
 _INSIDE: Final = ("meta", "metadata", "response_metadata", "pagination", "paging", "page_info", "pageInfo", "cursors")
 _ADDRESSES: Final = ("next", "next_url", "next_page_url", "nextLink", "@odata.nextLink", "next_page")
 _CURSORS: Final = ("nextcursor", "nextpagetoken", "nexttoken", "endcursor", "continuationtoken", "nextpage", "after")
+_MORE: Final = ("hasmore", "hasnext", "hasnextpage")
 _TAKES: Final = (
     "cursor", "pagetoken", "nexttoken", "continuationtoken", "continuation", "after", "startcursor", "page", "marker",
 )  # fmt: skip
@@ -485,6 +508,9 @@ def _parse_as_type(text: str, schema: Any) -> Any:
 
 
 def _of_cursor(plan: RequestPlan, arguments: dict[str, Any], body: Any) -> dict[str, Any] | None:
+    members = (member for place in _places(body, _INSIDE) for member in place.items())
+    if any(value is False and _plain(name) in _MORE for name, value in members):
+        return None  # many APIs write the cursor of the last item on the last page, too
     takes = {_plain(a.parameter.name): a.name for a in plan.parameters if a.parameter.place == "query"}
     for place in _places(body, _INSIDE):
         for name, value in place.items():
