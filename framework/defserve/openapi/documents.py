@@ -203,7 +203,7 @@ class DocumentReferences:
             name = unquote(part).replace("~1", "/").replace("~0", "~")
             if is_object(here) and name in here:
                 here = here[name]
-            elif is_array(here) and name.isdecimal() and int(name) < len(here):
+            elif is_array(here) and name.isdecimal() and len(name) < 10 and int(name) < len(here):
                 here = here[int(name)]
             else:
                 raise UsageError(f"the reference {ref[:200]!r} points to nothing", fix="correct the document")

@@ -134,7 +134,7 @@ def _parameters(
 
 def _parameter(references: DocumentReferences, given: dict[str, Any]) -> OperationParameter | None:
     name, place = given.get("name"), given.get("in")
-    if not isinstance(name, str) or not name or place not in _STYLES:
+    if not isinstance(name, str) or not name or not isinstance(place, str) or place not in _STYLES:
         return None
     style = given.get("style")
     style = style if isinstance(style, str) else _STYLES[place]

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote
 
 from defserve.base.hidden_characters import is_printable_line
+from defserve.base.peer_bounds import truncate_text
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, read_required_names
 from defserve.errors import BadArguments, Problem, ToolError
 from defserve.openapi.operations import (
@@ -93,7 +94,9 @@ def _check_keys(plan: RequestPlan, argument: ParameterArgument, value: Any) -> N
         whole = key.partition("\0")[0].strip().lower()
         names = {whole, *(whole.partition(mark)[0] for mark in "[."), _MARKS.sub("_", whole)} - {parameter.name.lower()}
         if any((parameter.place, name) in plan.named for name in names):
-            raise BadArguments((Problem(argument.name, f"must not have the key {key!r}: another parameter has it"),))
+            raise BadArguments(
+                (Problem(argument.name, f"must not have the key {truncate_text(key)!r}: another parameter has it"),)
+            )
 
 
 def _path(template: str, values: dict[str, str]) -> str:
@@ -189,6 +192,8 @@ def _file(value: Any, argument: str) -> tuple[bytes, str | None, str]:
     for given in (name, media):
         if isinstance(given, str) and not (is_printable_line(given) and len(given) <= 200):
             raise wrong("filename and content_type must be short and printable")
+    if isinstance(media, str) and not media.isascii():
+        raise wrong("content_type must be ASCII: it is sent in a header")
     if "text" in value:
         return str(value["text"]).encode("utf-8", "replace"), name, media or "text/plain"
     try:

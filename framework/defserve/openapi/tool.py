@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -387,7 +388,8 @@ class ApiResultSchema(ResultPacker):
     def schema(self) -> JsonSchema | None:
         if not self._made:
             self._made = True
-            self._known = _find_response_schema(self._operation, self._schemas, self._references)
+            with suppress(UsageError):  # one bad reference must not cost the whole document
+                self._known = _find_response_schema(self._operation, self._schemas, self._references)
             self.wraps = self._known is not None and self._known["type"] == "array"
         return self._known
 

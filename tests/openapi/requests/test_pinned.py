@@ -100,6 +100,24 @@ def test_the_keys_of_an_object_name_no_other_parameter(key: str) -> None:
                 build_request(one, plan, BASE, {"more": {key: "x"}}, ())
 
 
+def test_a_refused_key_is_repeated_only_in_part() -> None:
+    spread = {**parameter("more"), "schema": {"type": "object"}}
+    references = DocumentReferences(document({"/a": {"get": operation(parameter("limit"), spread)}}))
+    (one,) = list_operations(references)
+    plan = RequestPlan(one, SchemaConverter(references), ())
+    with pytest.raises(BadArguments) as refused:
+        build_request(one, plan, BASE, {"more": {"limit[" + "x" * 100_000: 1}}, ())
+    assert len(str(refused.value)) < 2_000
+
+
+async def test_a_media_type_that_is_no_header_is_refused() -> None:
+    api = RecordingApi()
+    paths = {"/a": {"post": operation(operationId="a", body={"image/*": {}})}}
+    async with api.server(paths).connect() as client:
+        result = await client.call_raw("a", {"body": {"text": "x", "content_type": "image/é"}})
+        assert "content_type must be ASCII" in result["content"][0]["text"] and api.asked == []
+
+
 @given(st.text(min_size=1, max_size=40), st.text(max_size=40))
 def test_no_text_changes_anything_but_its_own_part(name: str, query: str) -> None:
     paths = {"/users/{id}": {"get": operation(parameter("id", "path"), parameter("q"))}}
@@ -158,9 +176,14 @@ def test_the_address_of_the_api_is_whole_and_plain() -> None:
         "https://a.example/?x=1",
         "a.example",
         "https://a.example/#f",
+        "https://[a.example",
+        "https://a.example:99999",
+        "https://a.example:x",
     ):
         with pytest.raises(UsageError, match="not the address of an API"):
             Server.from_openapi(document({"/a": {"get": operation()}}), base_url=url)
+        with pytest.raises(UsageError, match="address"):
+            Server.from_openapi({**document({"/a": {"get": operation()}}), "servers": [{"url": url}]})
     with pytest.raises(UsageError, match="not a whole address"):
         Server.from_openapi({**document({"/a": {"get": operation()}}), "servers": [{"url": "/v1"}]})
 
