@@ -123,6 +123,17 @@ def test_a_reference_to_another_file_is_followed_only_if_that_is_allowed(tmp_pat
             Server.from_openapi(main, remote_refs=True)
 
 
+def test_a_long_chain_of_files_is_followed(tmp_path: Path) -> None:
+    for number in range(150):
+        inside = {"type": "array", "items": {"$ref": f"{number + 1} é.json#/S"}} if number < 149 else {"type": "string"}
+        (tmp_path / f"{number} é.json").write_text(json.dumps({"S": {"type": "object", "properties": {"a": inside}}}))
+    main = tmp_path / "api.json"
+    body = {"application/json": {"schema": {"$ref": "0 é.json#/S"}}}
+    main.write_text(json.dumps(document({"/a": {"post": operation(operationId="a", body=body)}})))
+    tool = Server.from_openapi(main, remote_refs=True).mcp.tools.registry.get("a")
+    assert tool is not None and [*tool.function.arguments.schema["properties"]] == ["a"]
+
+
 @for_each_row(
     "ref",
     [
