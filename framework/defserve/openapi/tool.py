@@ -351,14 +351,19 @@ def hidden(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _match_escaped(text: str) -> str:
-    """A pattern for a text whose characters JSON may write as they are, as `\\u002f`, or after a backslash."""
+    """A pattern for a text in JSON: each character as it is, as `\\u002f`, or after a backslash where JSON has that.
+
+    No two of these begin alike and go on alike, so it never matches in two ways, which could take long.
+    """
     return "".join(map(_match_escaped_character, text))
 
 
 def _match_escaped_character(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     coded = "".join(f"\\\\u(?i:{units[at : at + 2].hex()})" for at in range(0, len(units), 2))
-    return rf"(?:\\?{re.escape(character)}|{coded})"
+    short = rf"\\{re.escape(character)}|" if character in '"\\/' else ""
+    plain = "" if character == "\\" else f"{re.escape(character)}|"
+    return f"(?:{plain}{short}{coded})"
 
 
 # -- What a tool says that it returns: the schema of its JSON, if the document states it and it is short.
