@@ -102,15 +102,16 @@ def _check_keys(plan: RequestPlan, argument: ParameterArgument, value: Any) -> N
 def _path(template: str, values: dict[str, str]) -> str:
     """The path, each variable in its place. Raises ToolError if the whole would name another address."""
     template = template.partition("#")[0]
-    route, mark, query = template.partition("?")
-    path = "".join(
-        values.get(piece, "") if index % 2 else quote(piece, safe=_PATH_SAFE)
-        for index, piece in enumerate(PATH_VARIABLE_PATTERN.split(route))
+    # Some documents write a query here, and variables in it. No value holds a `?` that is not encoded.
+    filled = "".join(
+        values.get(piece, "") if index % 2 else quote(piece, safe=f"{_PATH_SAFE}?")
+        for index, piece in enumerate(PATH_VARIABLE_PATTERN.split(template))
     )
+    path, mark, query = filled.partition("?")
     # Two values may stand in one part: what each is alone says nothing about both.
     if any(part in (".", "..") for part in path.replace("%2E", ".").replace("%2e", ".").split("/")):
         raise ToolError("the arguments make an address that names another one")
-    return f"{path}{mark}{quote(query, safe=_PATH_SAFE)}"
+    return f"{path}{mark}{query}"
 
 
 def _add_body(request: ApiRequest, plan: BodyArguments, arguments: dict[str, Any]) -> None:

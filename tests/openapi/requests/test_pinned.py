@@ -110,6 +110,13 @@ def test_a_refused_key_is_repeated_only_in_part() -> None:
     assert len(str(refused.value)) < 2_000
 
 
+async def test_a_variable_in_the_query_of_a_path_is_filled_in() -> None:
+    api = RecordingApi()
+    async with api.server({"/a/{id}?q={q}&fixed=1": {"get": operation(operationId="a")}}).connect() as client:
+        await client.call("a", id="x?y", q="b&fixed=2?#")
+        assert api.target == "/v1/a/x%3Fy?q=b%26fixed%3D2%3F%23&fixed=1"
+
+
 async def test_a_media_type_that_is_no_header_is_refused() -> None:
     api = RecordingApi()
     paths = {"/a": {"post": operation(operationId="a", body={"image/*": {}})}}
