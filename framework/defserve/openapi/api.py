@@ -293,5 +293,9 @@ def own_base(servers: Sequence[Any], base: str, variables: Mapping[str, str], ho
         url = _check_url(server_url(servers[0], variables, home or base + "/"))
     except UsageError:
         return None
-    there, here = urlsplit(url), urlsplit(base)
-    return url if (there.scheme, there.netloc) == (here.scheme, here.netloc) else None
+    return url if _origin(url) == _origin(base) else None
+
+
+def _origin(url: str) -> tuple[str, str | None, int]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]

@@ -170,9 +170,12 @@ def test_an_operation_at_another_origin_is_left_out(caplog: pytest.LogCaptureFix
         "/a": {"get": operation(operationId="a")},
         "/b": {"get": operation(operationId="b", servers=[{"url": "https://evil.example"}])},
         "/c": {"get": operation(operationId="c", servers=[{"url": "https://api.example.com/v2"}])},
+        "/d": {"get": operation(operationId="d", servers=[{"url": "https://API.example.com:443/v2"}])},
+        "/e": {"get": operation(operationId="e", servers=[{"url": "https://api.example.com:8443/v2"}])},
+        "/f": {"get": operation(operationId="f", servers=[{"url": "http://api.example.com:443/v2"}])},
     }
     server = RecordingApi().server(paths)
-    assert [tool.name for tool in server.mcp.tools.registry] == ["a", "c"]
+    assert [tool.name for tool in server.mcp.tools.registry] == ["a", "c", "d"]
     assert "GET /b is left out: it is at another origin" in caplog.text
 
 
