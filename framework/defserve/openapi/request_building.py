@@ -522,7 +522,8 @@ def _items(schema: Any) -> Any:
 def _is_file(schema: Any) -> bool:
     if not is_object(schema):
         return False
-    if any(map(_is_file, (*schema.get("anyOf", ()), *schema.get("oneOf", ())))):
+    forms = (form for word in ("anyOf", "oneOf") if is_array(found := schema.get(word)) for form in found)
+    if any(map(_is_file, forms)):
         return True
     media = schema.get("contentMediaType")
     is_binary = schema.get("format") == "binary" or (

@@ -168,6 +168,14 @@ def test_a_keyword_with_a_value_that_it_cannot_have_is_left_out(schema: Json) ->
     assert published["properties"].keys() == {"q"} and published["properties"]["q"] in ({}, {"type": "string"})
 
 
+def test_a_field_of_a_form_with_forms_that_are_none_is_an_argument() -> None:
+    schema: Json = {"type": "object", "properties": {"a": {"anyOf": None}, "b": {"oneOf": 1.5}}}
+    body = {"multipart/form-data": {"schema": schema}}
+    server = Server.from_openapi(document({"/a": {"post": operation(operationId="a", body=body)}}))
+    tool = server.mcp.tools.registry.get("a")
+    assert tool is not None and tool.function.arguments.publish_schema()["properties"].keys() == {"a", "b"}
+
+
 def test_references_of_parameters_bodies_and_paths_are_followed() -> None:
     content = document(
         {"/a/{id}": {"$ref": "#/components/pathItems/A"}},
