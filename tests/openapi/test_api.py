@@ -390,6 +390,17 @@ async def test_the_next_page_is_said(headers: Json, body: Any, parameters: str, 
         assert ("There is more" in json.dumps(result)) == (more is not None)
 
 
+async def test_a_key_in_the_address_of_the_next_page_is_shown_to_nobody() -> None:
+    link = {"link": '<https://x/p?api_key=s3cret%2Dtoken&page=2>; rel="next"'}
+    api = RecordingApi(lambda request: httpx2.Response(200, json={"next": str(request.url) + "&page=2"}, headers=link))
+    paths = {"/p": {"get": operation(parameter("api_key"), parameter("page", kind="integer"), operationId="p")}}
+    auth = PerCaller(lambda principal: ApiKey("s3cret-token", query="api_key"))
+    async with api.server(paths, auth=auth).connect() as client:
+        result = await client.call_raw("p")
+        assert result["_meta"]["dev.defserve/next"] == {"page": 2}
+        assert "s3cret" not in json.dumps(result)
+
+
 async def test_pages_follows_them_all() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         page = int(request.url.params.get("page", "1"))

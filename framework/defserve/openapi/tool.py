@@ -164,7 +164,11 @@ class OperationTool(Tool):
         packed = read_response(response, request.url, secrets)
         self._keep_promise(packed, response)
         body = packed.structured if packed.structured is not NO_STRUCTURED_CONTENT else None
-        return ApiResult(packed, find_next_page_arguments(plan, arguments, response, body))
+        more = find_next_page_arguments(plan, arguments, response, body) or {}
+        # Some APIs repeat the whole query, the key in it too.
+        return ApiResult(
+            packed, {name: value for name, value in more.items() if MASK not in hidden(str(value), secrets)}
+        )
 
     def _keep_promise(self, packed: PackedResult, response: ApiResponse) -> None:
         """Clients refuse a result that does not fit its schema. If the API does not keep to it, promise none."""
