@@ -153,6 +153,38 @@ async def test_credentials_are_sent_and_shown_to_nobody(auth: Any, header: str, 
             assert f'"{auth.fills[0][1]}": {{"type"' not in listed.lower()
 
 
+@for_each_row(
+    "body",
+    [
+        r'{"sent": "Bearer a\/b+\"c\\d=="}',
+        r'{"sent": "Bearer \u0061/b\u002B\"\u0063\\d\u003d="}',
+    ],
+)
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_credential_that_json_writes_with_escapes_is_shown_to_nobody(body: str, status: int) -> None:
+    token = 'a/b+"c\\d=='
+    assert json.loads(body) == {"sent": f"Bearer {token}"}
+    headers = {"content-type": "application/json"}
+    api = RecordingApi(lambda request: httpx2.Response(status, text=body, headers=headers))
+    paths = {"/me": {"get": operation(operationId="me")}}
+    async with api.server(paths, auth=Bearer(token)).connect() as client:
+        result = await client.call_raw("me")
+        assert '{"sent": "Bearer [redacted]"}' in result["content"][0]["text"]
+        assert result.get("structuredContent") == ({"sent": "Bearer [redacted]"} if status == 200 else None)
+
+
+async def test_a_text_that_is_no_number_of_json_is_not_sent_as_one() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "number"}, "list": {"type": "array"}}}
+    api = RecordingApi()
+    paths = {"/a": {"post": operation(operationId="a", body={"application/json": {"schema": schema}})}}
+    async with api.server(paths).connect() as client:
+        for given in ({"n": "NaN"}, {"n": "-Infinity"}, {"n": "1e999"}, {"list": "[1e999]"}):
+            assert (await client.call_raw("a", given))["isError"], given
+        assert not api.asked
+        await client.call("a", n="1.5", list="[1, 2e3]")
+        assert json.loads(api.last.content) == {"n": 1.5, "list": [1, 2000]}
+
+
 async def test_a_key_in_the_query_is_no_argument(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "defserve")
     paths = {"/me": {"get": operation(parameter("api_key"), parameter("q"), operationId="me")}}
@@ -245,6 +277,7 @@ async def test_what_comes_back_is_a_result_of_its_kind() -> None:
     png = b"\x89PNG\r\n\x1a\n" + b"0" * 8
     answers = {
         "/json": httpx2.Response(200, json={"a": 1}),
+        "/marked": httpx2.Response(200, content=b'\xef\xbb\xbf{"a": 1}', headers={"content-type": "application/json"}),
         "/list": httpx2.Response(200, json=[1, 2]),
         "/text": httpx2.Response(200, text="plain"),
         "/none": httpx2.Response(204),
@@ -256,6 +289,7 @@ async def test_what_comes_back_is_a_result_of_its_kind() -> None:
     paths = {path: {"get": operation(operationId=path[1:])} for path in answers}
     async with api.server(paths).connect() as client:
         assert (await client.call_raw("json"))["structuredContent"] == {"a": 1}
+        assert (await client.call_raw("marked"))["structuredContent"] == {"a": 1}
         assert (await client.call_raw("list"))["content"][0]["text"] == "[1,2]"
         assert await client.call("text") == "plain"
         assert await client.call("none") == "Done (204)."
@@ -339,6 +373,9 @@ async def test_only_what_can_be_repeated_is_repeated(monkeypatch: pytest.MonkeyP
         ({}, {"has_more": True, "data": [{"id": "a"}, {"id": "b"}]}, "starting_after", {"starting_after": "b"}),
         ({}, {"next_cursor": None}, "cursor", None),
         ({}, {"next_cursor": ""}, "cursor", None),
+        ({}, {"next_cursor": "c", "has_more": True}, "cursor", {"cursor": "c"}),
+        ({}, {"next_cursor": "c", "has_more": False}, "cursor", None),
+        ({}, {"pageInfo": {"endCursor": "c", "hasNextPage": False}}, "after", None),
         ({"link": '<https://x/p?page=2>; rel="prev"'}, [], "page", None),
         ({"link": "<<<<" * 1000}, [], "page", None),
     ],
@@ -351,6 +388,17 @@ async def test_the_next_page_is_said(headers: Json, body: Any, parameters: str, 
         result = await client.call_raw("p", {"per": 5} if "per" in parameters else {})
         assert result["_meta"].get("dev.defserve/next") == more
         assert ("There is more" in json.dumps(result)) == (more is not None)
+
+
+async def test_a_key_in_the_address_of_the_next_page_is_shown_to_nobody() -> None:
+    link = {"link": '<https://x/p?api_key=s3cret%2Dtoken&page=2>; rel="next"'}
+    api = RecordingApi(lambda request: httpx2.Response(200, json={"next": str(request.url) + "&page=2"}, headers=link))
+    paths = {"/p": {"get": operation(parameter("api_key"), parameter("page", kind="integer"), operationId="p")}}
+    auth = PerCaller(lambda principal: ApiKey("s3cret-token", query="api_key"))
+    async with api.server(paths, auth=auth).connect() as client:
+        result = await client.call_raw("p")
+        assert result["_meta"]["dev.defserve/next"] == {"page": 2}
+        assert "s3cret" not in json.dumps(result)
 
 
 async def test_pages_follows_them_all() -> None:

@@ -35,6 +35,7 @@ MADE: Mapping[str, Callable[[Any], Iterable[str | re.Pattern[Any]]]] = {
     ],
     "kernel/config/settings.py": lambda module: [".+", *_keywords("pattern", "kernel/config/settings.py")],
     "kernel/client_import.py": lambda module: [module.VARIABLE_NAME_PATTERN, module.HEADER_NAME_PATTERN],
+    "openapi/tool.py": lambda module: [module._match_escaped('u/0"\\\\\\u002fé\U0001f600')],
     "protocols/mcp/numbered_errors.py": lambda module: [rule for rule, _ in module.SUGGESTION_RULES],
     "search/ranking.py": lambda module: [pattern for pattern, _ in module._DATA_PATTERNS],
     "tooling/lint/wording_rules.py": lambda module: [pattern for _, pattern in (*module.ORDERS, *module.INJECTIONS)],

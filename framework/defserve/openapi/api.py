@@ -236,7 +236,10 @@ def server_url(server: Any, variables: Mapping[str, str], home: str | None) -> s
     if not re.match(r"https?://", filled):
         if home is None:
             raise UsageError(f"the document's server {filled[:100]!r} is not a whole address", fix=FIX)
-        filled = urljoin(home, filled)
+        try:
+            filled = urljoin(home, filled)
+        except ValueError:
+            raise UsageError(f"the document's server {filled[:100]!r} is not an address", fix=FIX) from None
     return filled
 
 
@@ -268,8 +271,13 @@ def _variable(name: str, known: Any, chosen: Mapping[str, str]) -> str:
 
 
 def _check_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+    try:
+        parts = urlsplit(url)
+        is_served = parts.port != 0
+    except ValueError:  # half an IPv6 address, or a port that is none
+        raise UsageError(f"{url[:200]!r} is not the address of an API", fix=FIX) from None
+    is_plain = not (parts.username or parts.query or parts.fragment)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_served or not is_plain:
         raise UsageError(
             f"{parts.scheme}://{parts.hostname or '…'} is not the address of an API"
             if parts.username
@@ -285,5 +293,9 @@ def own_base(servers: Sequence[Any], base: str, variables: Mapping[str, str], ho
         url = _check_url(server_url(servers[0], variables, home or base + "/"))
     except UsageError:
         return None
-    there, here = urlsplit(url), urlsplit(base)
-    return url if (there.scheme, there.netloc) == (here.scheme, here.netloc) else None
+    return url if _origin(url) == _origin(base) else None
+
+
+def _origin(url: str) -> tuple[str, str | None, int]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]

@@ -203,7 +203,7 @@ class DocumentReferences:
             name = unquote(part).replace("~1", "/").replace("~0", "~")
             if is_object(here) and name in here:
                 here = here[name]
-            elif is_array(here) and name.isdecimal() and int(name) < len(here):
+            elif is_array(here) and name.isdecimal() and len(name) < 10 and int(name) < len(here):
                 here = here[int(name)]
             else:
                 raise UsageError(f"the reference {ref[:200]!r} points to nothing", fix="correct the document")
@@ -215,8 +215,8 @@ def bundle_document(document: OpenApiDocument) -> dict[str, Any]:
     bundle = _Bundle(document)
     root = bundle.rewritten(document.content, bundle.home, "")
     assert is_object(root)
-    if bundle.found:
-        root[ELSEWHERE] = bundle.found
+    if found := bundle.read_others():
+        root[ELSEWHERE] = found
     return root
 
 
@@ -226,7 +226,15 @@ class _Bundle:
         self._folder = file.parent if file is not None else None
         self.home = document.url or (file.as_uri() if file is not None else "")
         self._keys: dict[str, str] = {}
-        self.found: dict[str, Any] = {}
+        self._pending: list[tuple[str, str, str]] = []
+
+    def read_others(self) -> dict[str, Any]:
+        """The documents that were referred to, and those that they refer to: one after the other, at any distance."""
+        found: dict[str, Any] = {}
+        while self._pending:
+            key, url, ref = self._pending.pop()
+            found[key] = self.rewritten(self._read_near_document(url, ref), url, f"/{ELSEWHERE}/{key}")
+        return found
 
     def rewritten(self, value: Any, home: str, prefix: str) -> Any:
         """A copy whose references all begin with `#`. `prefix` is the place of this document in the bundle."""
@@ -250,15 +258,17 @@ class _Bundle:
             if len(self._keys) >= MAX_DOCUMENTS:
                 raise UsageError(f"the document refers to more than {MAX_DOCUMENTS} others", fix="bundle them first")
             key = self._keys[url] = str(len(self._keys))
-            self.found[key] = self.rewritten(self._read_near_document(url, ref), url, f"/{ELSEWHERE}/{key}")
+            self._pending.append((key, url, ref))
         return f"#/{ELSEWHERE}/{self._keys[url]}{pointer}"
 
     def _read_near_document(self, url: str, ref: str) -> dict[str, Any]:
+        from urllib.request import url2pathname
+
         there, here = urlsplit(url), urlsplit(self.home)
         if here.scheme in ("http", "https") and (there.scheme, there.netloc) == (here.scheme, here.netloc):
             return read_document(url).content
         if self._folder is not None and there.scheme == "file" and not there.netloc:
-            path = Path(unquote(there.path)).resolve()
+            path = Path(url2pathname(there.path)).resolve()
             if path.is_relative_to(self._folder):
                 return read_document(path).content
         raise UsageError(

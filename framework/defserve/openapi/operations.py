@@ -134,7 +134,7 @@ def _parameters(
 
 def _parameter(references: DocumentReferences, given: dict[str, Any]) -> OperationParameter | None:
     name, place = given.get("name"), given.get("in")
-    if not isinstance(name, str) or not name or place not in _STYLES:
+    if not isinstance(name, str) or not name or not isinstance(place, str) or place not in _STYLES:
         return None
     style = given.get("style")
     style = style if isinstance(style, str) else _STYLES[place]
@@ -265,12 +265,13 @@ def name_operations(operations: Sequence[Operation]) -> list[str]:
     shared = {name for name, uses in Counter(first).items() if uses > 1}
     routes = Counter((operation.path, operation.id) for operation in operations)
     taken = {name for name in first if name not in shared}
+    numbers: dict[str, Iterator[int]] = {}
     found: list[str] = []
     for operation, name in zip(operations, first, strict=True):
         if name in shared:
             is_of_many = routes[operation.path, operation.id] > 1 and _without_route(operation) != operation.id
             own = join_name_words(_with_method(operation, split_name_words(name))) if is_of_many else ""
-            name = own if own and own not in taken else _free(operation, name, taken)
+            name = own if own and own not in taken else _free(operation, name, taken, numbers)
             taken.add(name)
         found.append(name)
     return found
@@ -329,7 +330,8 @@ _MORE: Final[tuple[Callable[[Operation, list[str]], list[str]], ...]] = (
 """How operations of one name are told apart, in this order."""
 
 
-def _free(operation: Operation, name: str, taken: set[str]) -> str:
+def _free(operation: Operation, name: str, taken: set[str], numbers: dict[str, Iterator[int]]) -> str:
+    """A name that is not taken. `numbers` goes on counting where the last operation of that name stopped."""
     if name not in taken:
         return name
     own = split_name_words(name)
@@ -337,7 +339,7 @@ def _free(operation: Operation, name: str, taken: set[str]) -> str:
         other = join_name_words(drop_repeated_words(more(operation, own)))
         if other and other not in taken:
             return other
-    tails = (f"_{number}" for number in count(2))
+    tails = (f"_{number}" for number in numbers.setdefault(name, count(2)))
     numbered = (join_name_words(own, MAX_NAME - len(tail)) + tail for tail in tails)
     return next(other for other in numbered if other not in taken)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote
 
 from defserve.base.hidden_characters import is_printable_line
+from defserve.base.peer_bounds import truncate_text
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, read_required_names
 from defserve.errors import BadArguments, Problem, ToolError
 from defserve.openapi.operations import (
@@ -93,21 +94,24 @@ def _check_keys(plan: RequestPlan, argument: ParameterArgument, value: Any) -> N
         whole = key.partition("\0")[0].strip().lower()
         names = {whole, *(whole.partition(mark)[0] for mark in "[."), _MARKS.sub("_", whole)} - {parameter.name.lower()}
         if any((parameter.place, name) in plan.named for name in names):
-            raise BadArguments((Problem(argument.name, f"must not have the key {key!r}: another parameter has it"),))
+            raise BadArguments(
+                (Problem(argument.name, f"must not have the key {truncate_text(key)!r}: another parameter has it"),)
+            )
 
 
 def _path(template: str, values: dict[str, str]) -> str:
     """The path, each variable in its place. Raises ToolError if the whole would name another address."""
     template = template.partition("#")[0]
-    route, mark, query = template.partition("?")
-    path = "".join(
-        values.get(piece, "") if index % 2 else quote(piece, safe=_PATH_SAFE)
-        for index, piece in enumerate(PATH_VARIABLE_PATTERN.split(route))
+    # Some documents write a query here, and variables in it. No value holds a `?` that is not encoded.
+    filled = "".join(
+        values.get(piece, "") if index % 2 else quote(piece, safe=f"{_PATH_SAFE}?")
+        for index, piece in enumerate(PATH_VARIABLE_PATTERN.split(template))
     )
+    path, mark, query = filled.partition("?")
     # Two values may stand in one part: what each is alone says nothing about both.
     if any(part in (".", "..") for part in path.replace("%2E", ".").replace("%2e", ".").split("/")):
         raise ToolError("the arguments make an address that names another one")
-    return f"{path}{mark}{quote(query, safe=_PATH_SAFE)}"
+    return f"{path}{mark}{query}"
 
 
 def _add_body(request: ApiRequest, plan: BodyArguments, arguments: dict[str, Any]) -> None:
@@ -189,6 +193,8 @@ def _file(value: Any, argument: str) -> tuple[bytes, str | None, str]:
     for given in (name, media):
         if isinstance(given, str) and not (is_printable_line(given) and len(given) <= 200):
             raise wrong("filename and content_type must be short and printable")
+    if isinstance(media, str) and not media.isascii():
+        raise wrong("content_type must be ASCII: it is sent in a header")
     if "text" in value:
         return str(value["text"]).encode("utf-8", "replace"), name, media or "text/plain"
     try:
@@ -516,7 +522,8 @@ def _items(schema: Any) -> Any:
 def _is_file(schema: Any) -> bool:
     if not is_object(schema):
         return False
-    if any(map(_is_file, (*schema.get("anyOf", ()), *schema.get("oneOf", ())))):
+    forms = (form for word in ("anyOf", "oneOf") if is_array(found := schema.get(word)) for form in found)
+    if any(map(_is_file, forms)):
         return True
     media = schema.get("contentMediaType")
     is_binary = schema.get("format") == "binary" or (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any, Final, Literal, TypeAlias
 
 from defserve.base.hidden_characters import iter_hidden_character_notes
@@ -41,7 +42,7 @@ def convert_schema(schema: JsonSchema, convert: Convert, is_hidden: Callable[[An
         said := clean_and_cut_text(text, MAX_FIELD_DESCRIPTION_LENGTH)
     ):
         made["description"] = said
-    if schema.get("format") in FORMATS:
+    if isinstance(schema.get("format"), str) and schema["format"] in FORMATS:
         made["format"] = schema["format"]
     for name in _ONE:
         if is_object(inner := schema.get(name)):
@@ -116,7 +117,7 @@ def _repair(made: JsonSchema, schema: JsonSchema) -> None:
     elif "items" in made:
         made["type"] = "array"
     for word in (*_BOUNDS, *_COUNTS):
-        if word in made and (not is_number(made[word]) or (word not in _BOUNDS and made[word] <= 0)):
+        if word in made and not _is_limit(word, made[word]):
             del made[word]
     for word in ("default", "const"):
         if len(repr(made.get(word))) > MAX_ENUM_LENGTH:
@@ -130,6 +131,8 @@ def _repair(made: JsonSchema, schema: JsonSchema) -> None:
         del made["pattern"]
     if is_object(patterns := made.get("patternProperties")):
         made["patternProperties"] = {pattern: patterns[pattern] for pattern in patterns if _is_pattern(pattern)}
+        if len(made["patternProperties"]) < len(patterns):
+            made.pop("additionalProperties", None)  # a name may fit a pattern that is left out
     if not isinstance(made.get("uniqueItems", True), bool):
         del made["uniqueItems"]
 
@@ -138,7 +141,7 @@ def reduce_to_type(schema: JsonSchema) -> JsonSchema:
     """A schema that says only the type, if that is stated."""
     if "type" not in schema:
         return {}
-    kinds = [kind for kind in as_list(schema["type"]) if kind in _TYPES]
+    kinds = [kind for kind in as_list(schema["type"]) if isinstance(kind, str) and kind in _TYPES]
     kinds += ["null"] if schema.get("nullable") is True and kinds and "null" not in kinds else []
     return {"type": kinds if len(kinds) > 1 else kinds[0] if kinds else "string"}
 
@@ -146,6 +149,14 @@ def reduce_to_type(schema: JsonSchema) -> JsonSchema:
 _TYPES: Final = frozenset("string number integer boolean object array null".split())
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _COUNTS: Final = ("multipleOf", "maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties")
+
+
+def _is_limit(word: str, value: Any) -> bool:
+    """Whether it can be the value of a keyword that bounds numbers, or counts."""
+    if not is_number(value) or (isinstance(value, float) and not isfinite(value)):
+        return False
+    is_count = word in _COUNTS and word != "multipleOf"
+    return word in _BOUNDS or (value > 0 and not (is_count and value % 1))
 
 
 def _is_pattern(value: Any) -> bool:

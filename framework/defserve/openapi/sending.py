@@ -46,7 +46,8 @@ class ApiResponse:
 
     @property
     def text(self) -> str:
-        return self.body.decode(find_text_codec(self.headers.get("content-type", "")), "replace")
+        decoded = self.body.decode(find_text_codec(self.headers.get("content-type", "")), "replace")
+        return decoded.removeprefix("\ufeff")  # a byte order mark, which JSON does not take
 
 
 class ApiSender:

@@ -6,7 +6,9 @@ import json
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
@@ -162,7 +164,11 @@ class OperationTool(Tool):
         packed = read_response(response, request.url, secrets)
         self._keep_promise(packed, response)
         body = packed.structured if packed.structured is not NO_STRUCTURED_CONTENT else None
-        return ApiResult(packed, find_next_page_arguments(plan, arguments, response, body))
+        more = find_next_page_arguments(plan, arguments, response, body) or {}
+        # Some APIs repeat the whole query, the key in it too.
+        return ApiResult(
+            packed, {name: value for name, value in more.items() if MASK not in hidden(str(value), secrets)}
+        )
 
     def _keep_promise(self, packed: PackedResult, response: ApiResponse) -> None:
         """Clients refuse a result that does not fit its schema. If the API does not keep to it, promise none."""
@@ -250,11 +256,18 @@ def unquote_value(value: Any, schema: JsonSchema) -> Any:
     if not isinstance(value, str) or "string" in kinds or not any(kind in _READ for kind in kinds):
         return value
     try:
-        meant = json.loads(value)
+        meant = json.loads(value, parse_float=_read_finite_number, parse_constant=_read_finite_number)
     except (ValueError, RecursionError):
         return value
     wanted = tuple(t for k in kinds if k in _READ for t in (_READ[k] if isinstance(_READ[k], tuple) else (_READ[k],)))  # pyright: ignore
     return meant if isinstance(meant, wanted) else value
+
+
+def _read_finite_number(text: str) -> float:
+    """Raises ValueError for `NaN`, `Infinity` and `1e999`, which JSON cannot write."""
+    if isfinite(number := float(text)):
+        return number
+    raise ValueError(f"JSON has no {text[:20]}")
 
 
 # -- Every page of a list, for code that calls tools.
@@ -331,11 +344,30 @@ def response_error(response: ApiResponse, secrets: tuple[str, ...]) -> ToolError
 
 
 def hidden(text: str, secrets: tuple[str, ...]) -> str:
-    """A text without the credentials that were sent: some APIs repeat them."""
+    """A text without the credentials that were sent: some APIs repeat them, also with the escapes of JSON."""
     for secret in secrets:
-        if len(secret) >= 4 and secret in text:
+        if len(secret) >= 4:
             text = text.replace(secret, MASK)
+            # The pattern of a whole token is long: its beginning is tried first.
+            if "\\" in text and re.search(_match_escaped(secret[:8]), text):
+                text = re.sub(_match_escaped(secret), MASK, text)
     return text
+
+
+def _match_escaped(text: str) -> str:
+    """A pattern for a text in JSON: each character as it is, as `\\u002f`, or after a backslash where JSON has that.
+
+    No two of these begin alike and go on alike, so it never matches in two ways, which could take long.
+    """
+    return "".join(map(_match_escaped_character, text))
+
+
+def _match_escaped_character(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    coded = "".join(f"\\\\u(?i:{units[at : at + 2].hex()})" for at in range(0, len(units), 2))
+    short = rf"\\{re.escape(character)}|" if character in '"\\/' else ""
+    plain = "" if character == "\\" else f"{re.escape(character)}|"
+    return f"(?:{plain}{short}{coded})"
 
 
 # -- What a tool says that it returns: the schema of its JSON, if the document states it and it is short.
@@ -365,7 +397,8 @@ class ApiResultSchema(ResultPacker):
     def schema(self) -> JsonSchema | None:
         if not self._made:
             self._made = True
-            self._known = _find_response_schema(self._operation, self._schemas, self._references)
+            with suppress(UsageError):  # one bad reference must not cost the whole document
+                self._known = _find_response_schema(self._operation, self._schemas, self._references)
             self.wraps = self._known is not None and self._known["type"] == "array"
         return self._known
 
@@ -425,6 +458,7 @@ _NEXT: Final = re.compile(r"rel\s*=\s*\"?[^\";,]{0,60}\bnext\b", re.IGNORECASE)
 _INSIDE: Final = ("meta", "metadata", "response_metadata", "pagination", "paging", "page_info", "pageInfo", "cursors")
 _ADDRESSES: Final = ("next", "next_url", "next_page_url", "nextLink", "@odata.nextLink", "next_page")
 _CURSORS: Final = ("nextcursor", "nextpagetoken", "nexttoken", "endcursor", "continuationtoken", "nextpage", "after")
+_MORE: Final = ("hasmore", "hasnext", "hasnextpage")
 _TAKES: Final = (
     "cursor", "pagetoken", "nexttoken", "continuationtoken", "continuation", "after", "startcursor", "page", "marker",
 )  # fmt: skip
@@ -485,6 +519,9 @@ def _parse_as_type(text: str, schema: Any) -> Any:
 
 
 def _of_cursor(plan: RequestPlan, arguments: dict[str, Any], body: Any) -> dict[str, Any] | None:
+    members = (member for place in _places(body, _INSIDE) for member in place.items())
+    if any(value is False and _plain(name) in _MORE for name, value in members):
+        return None  # many APIs write the cursor of the last item on the last page, too
     takes = {_plain(a.parameter.name): a.name for a in plan.parameters if a.parameter.place == "query"}
     for place in _places(body, _INSIDE):
         for name, value in place.items():

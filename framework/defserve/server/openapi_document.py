@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Final
+from urllib.parse import unquote
 
 from defserve.base.peer_bounds import truncate_text
 from defserve.binding.patterns import PatternProblem, compile_pattern, is_pattern_found
@@ -137,7 +138,7 @@ def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: boo
     name, wanted = tool["name"], get_input_schema(tool)
     asked, given = f"{name}.input", f"{name}.output"
     _add(schemas, asked, wanted)
-    _add(schemas, given, output_schema(tool))
+    _add(schemas, given, output_schema(tool), "/properties/result")
     body: dict[str, Any] = {"schema": _reference(asked)}
     if made := make_examples(wanted):
         body["examples"] = {f"example{number}": {"value": value} for number, value in enumerate(made, 1)}
@@ -204,8 +205,8 @@ def _responses(given: str, authorized: bool) -> dict[str, Any]:
     return responses
 
 
-def _add(schemas: dict[str, Any], name: str, schema: Mapping[str, Any]) -> None:
-    """Add a schema and its definitions to the components, and make its references point there."""
+def _add(schemas: dict[str, Any], name: str, schema: Mapping[str, Any], root: str = "") -> None:
+    """Add a schema and its definitions to the components, and make its references point there, `#` to its `root`."""
 
     def component(definition: str) -> str:
         return f"{name}-{re.sub(r'[^A-Za-z0-9._-]', '_', definition)}"
@@ -213,9 +214,9 @@ def _add(schemas: dict[str, Any], name: str, schema: Mapping[str, Any]) -> None:
     definitions: Mapping[str, Any] = schema.get("$defs") or {}
 
     def refer(reference: str) -> str:
-        known = reference.removeprefix("#/$defs/")
+        known = unquote(reference.removeprefix("#/$defs/")).replace("~1", "/").replace("~0", "~")
         if reference == "#":
-            return f"#/components/schemas/{name}"
+            return f"#/components/schemas/{name}{root}"
         # The target of any other reference is not known.
         return f"#/components/schemas/{component(known) if known in definitions else 'Anything'}"
 
@@ -240,6 +241,9 @@ SAME: Final = frozenset(
 )
 
 
+NULL: Final = {"enum": [None], "nullable": True}
+
+
 def openapi_schema(schema: Any, refer: Refer) -> dict[str, Any]:
     """A schema in OpenAPI's dialect. `refer` translates local references."""
     if not is_mapping(schema):
@@ -257,6 +261,8 @@ def openapi_schema(schema: Any, refer: Refer) -> dict[str, Any]:
     for keyword, translate in TRANSLATED.items():
         if keyword in schema:
             said |= translate(schema[keyword], said, refer)
+    if "patternProperties" in schema:
+        said.pop("additionalProperties", None)  # OpenAPI has no patterns, and a name may fit one
     if said.get("type") == "array" and "items" not in said:
         said["items"] = {}
     return said
@@ -266,11 +272,12 @@ def _type(kinds: Any, said: Mapping[str, Any], refer: Refer) -> dict[str, Any]:
     named = [kind for kind in as_list(kinds) if kind != "null"]
     nullable = {"nullable": True} if len(named) < len(as_list(kinds)) else {}
     if not named:
-        return {"enum": [None], **nullable}
+        return dict(NULL)
     if len(named) == 1:
         return {"type": named[0], **nullable}
     # OpenAPI has no list of types. Keywords of one type do not affect the branches of the others.
-    return {"anyOf": [{"type": kind, **({"items": {}} if kind == "array" else {})} for kind in named], **nullable}
+    branches: list[dict[str, Any]] = [{"type": kind, **({"items": {}} if kind == "array" else {})} for kind in named]
+    return {"anyOf": [*branches, NULL] if nullable else branches}
 
 
 def _branches(keyword: str) -> Callable[[Any, Mapping[str, Any], Refer], dict[str, Any]]:
@@ -279,10 +286,10 @@ def _branches(keyword: str) -> Callable[[Any, Mapping[str, Any], Refer], dict[st
         made: list[dict[str, Any]] = [openapi_schema(branch, refer) for branch in some]
         if len(some) == len(branches):
             return {keyword: made}
-        if len(made) == 1 and "$ref" not in made[0]:
+        if len(made) == 1 and made[0].keys() & {"type", "enum", "anyOf", "oneOf", "allOf", "not"} == {"type"}:
             return {**made[0], "nullable": True}
-        # Nullable needs a type beside it, which a reference cannot have.
-        return {keyword: [*made, {"enum": [None], "nullable": True}]}
+        # Nullable needs a type beside it, which a reference cannot have, and takes nothing back: an enum has no null.
+        return {keyword: [*made, NULL]}
 
     return translate
 
@@ -640,10 +647,12 @@ def _expand_repeat(value: Any, repeats: int) -> str:
 
 def _one_of(items: Any, repeats: int) -> str:
     wanted = not any(kind is kinds.NEGATE for kind, _ in items)
+    literals = {chr(value) for kind, value in items if kind is kinds.LITERAL}
+    others = [(kind, value) for kind, value in items if kind is not kinds.LITERAL]
     return next(
         letter
         for letter in _candidate_letters(items)
-        if any(_can_match_letter(k, v, letter) for k, v in items) is wanted
+        if (letter in literals or any(_can_match_letter(k, v, letter) for k, v in others)) is wanted
     )
 
 
@@ -657,8 +666,6 @@ def _candidate_letters(items: Any) -> Iterator[str]:
 
 
 def _can_match_letter(kind: Any, value: Any, letter: str) -> bool:
-    if kind is kinds.LITERAL:
-        return ord(letter) == value
     if kind is kinds.RANGE:
         return value[0] <= ord(letter) <= value[1]
     return kind is kinds.CATEGORY and re.fullmatch(CATEGORIES[value], letter, re.ASCII) is not None

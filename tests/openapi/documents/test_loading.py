@@ -11,7 +11,7 @@ import pytest
 from defserve import Server, UsageError
 from defserve.base.yaml_values import parse_yaml
 from defserve.openapi.documents import load_document
-from tests.openapi.apis import document, operation
+from tests.openapi.apis import Json, document, operation, parameter
 from tests.rows import for_each_row
 
 DOCUMENT = document({"/a": {"get": operation(operationId="a")}})
@@ -123,12 +123,57 @@ def test_a_reference_to_another_file_is_followed_only_if_that_is_allowed(tmp_pat
             Server.from_openapi(main, remote_refs=True)
 
 
-@for_each_row("ref", ["#/components/schemas/Gone", "#/nowhere/at/all", "#/paths/~1a/get/9", "other.json", "#"])
+def test_a_long_chain_of_files_is_followed(tmp_path: Path) -> None:
+    for number in range(150):
+        inside = {"type": "array", "items": {"$ref": f"{number + 1} é.json#/S"}} if number < 149 else {"type": "string"}
+        (tmp_path / f"{number} é.json").write_text(json.dumps({"S": {"type": "object", "properties": {"a": inside}}}))
+    main = tmp_path / "api.json"
+    body = {"application/json": {"schema": {"$ref": "0 é.json#/S"}}}
+    main.write_text(json.dumps(document({"/a": {"post": operation(operationId="a", body=body)}})))
+    tool = Server.from_openapi(main, remote_refs=True).mcp.tools.registry.get("a")
+    assert tool is not None and [*tool.function.arguments.schema["properties"]] == ["a"]
+
+
+@for_each_row(
+    "ref",
+    [
+        "#/components/schemas/Gone",
+        "#/nowhere/at/all",
+        "#/paths/~1a/get/9",
+        "#/paths/~1a/post/tags/" + "9" * 5000,
+        "other.json",
+        "#",
+    ],
+)
 def test_one_bad_reference_costs_one_schema_and_not_the_document(ref: str) -> None:
     body = {"application/json": {"schema": {"$ref": ref}}}
-    server = Server.from_openapi(document({"/a": {"post": operation(operationId="a", body=body)}}))
+    post = operation(operationId="a", body=body, tags=["t"], responses={"200": {"$ref": ref}})
+    server = Server.from_openapi(document({"/a": {"post": post}}))
     tool = server.mcp.tools.registry.get("a")
     assert tool is not None and tool.function.arguments.schema["type"] == "object"
+    assert tool.returns.publish_schema() is None
+
+
+@for_each_row(
+    "schema", [{"type": [{}]}, {"type": {"a": 1}}, {"format": ["date"]}, {"maxLength": 1.5}, {"maximum": 1e999}]
+)
+def test_a_keyword_with_a_value_that_it_cannot_have_is_left_out(schema: Json) -> None:
+    nowhere: Json = {"name": "x", "in": ["query"], "schema": {}}
+    server = Server.from_openapi(
+        document({"/a": {"get": operation(parameter("q", kind=schema), nowhere, operationId="a")}})
+    )
+    tool = server.mcp.tools.registry.get("a")
+    assert tool is not None
+    published = tool.function.arguments.publish_schema()
+    assert published["properties"].keys() == {"q"} and published["properties"]["q"] in ({}, {"type": "string"})
+
+
+def test_a_field_of_a_form_with_forms_that_are_none_is_an_argument() -> None:
+    schema: Json = {"type": "object", "properties": {"a": {"anyOf": None}, "b": {"oneOf": 1.5}}}
+    body = {"multipart/form-data": {"schema": schema}}
+    server = Server.from_openapi(document({"/a": {"post": operation(operationId="a", body=body)}}))
+    tool = server.mcp.tools.registry.get("a")
+    assert tool is not None and tool.function.arguments.publish_schema()["properties"].keys() == {"a", "b"}
 
 
 def test_references_of_parameters_bodies_and_paths_are_followed() -> None:

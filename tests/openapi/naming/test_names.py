@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.openapi.operations import Operation, make_argument_name, make_preferred_name, name_operations
+from tests.effort import cpu_within
 from tests.openapi.rules import ARGUMENT, NAME
 from tests.rows import for_each_row
 
@@ -81,3 +82,9 @@ def test_any_parameters_get_names_that_model_apis_take(names: list[str]) -> None
         made = make_argument_name(name, "query", taken)
         assert ARGUMENT.fullmatch(made) and made not in taken
         taken.add(made)
+
+
+def test_many_operations_without_a_name_of_their_own_are_numbered_at_once() -> None:
+    same = [one("get", f"/{chr(0x4E00 + number)}", None) for number in range(2_500)]
+    assert name_operations(same)[:3] == ["get", "get_2", "get_3"]
+    assert cpu_within(1.5, lambda: name_operations(same))

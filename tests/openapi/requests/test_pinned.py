@@ -100,6 +100,31 @@ def test_the_keys_of_an_object_name_no_other_parameter(key: str) -> None:
                 build_request(one, plan, BASE, {"more": {key: "x"}}, ())
 
 
+def test_a_refused_key_is_repeated_only_in_part() -> None:
+    spread = {**parameter("more"), "schema": {"type": "object"}}
+    references = DocumentReferences(document({"/a": {"get": operation(parameter("limit"), spread)}}))
+    (one,) = list_operations(references)
+    plan = RequestPlan(one, SchemaConverter(references), ())
+    with pytest.raises(BadArguments) as refused:
+        build_request(one, plan, BASE, {"more": {"limit[" + "x" * 100_000: 1}}, ())
+    assert len(str(refused.value)) < 2_000
+
+
+async def test_a_variable_in_the_query_of_a_path_is_filled_in() -> None:
+    api = RecordingApi()
+    async with api.server({"/a/{id}?q={q}&fixed=1": {"get": operation(operationId="a")}}).connect() as client:
+        await client.call("a", id="x?y", q="b&fixed=2?#")
+        assert api.target == "/v1/a/x%3Fy?q=b%26fixed%3D2%3F%23&fixed=1"
+
+
+async def test_a_media_type_that_is_no_header_is_refused() -> None:
+    api = RecordingApi()
+    paths = {"/a": {"post": operation(operationId="a", body={"image/*": {}})}}
+    async with api.server(paths).connect() as client:
+        result = await client.call_raw("a", {"body": {"text": "x", "content_type": "image/é"}})
+        assert "content_type must be ASCII" in result["content"][0]["text"] and api.asked == []
+
+
 @given(st.text(min_size=1, max_size=40), st.text(max_size=40))
 def test_no_text_changes_anything_but_its_own_part(name: str, query: str) -> None:
     paths = {"/users/{id}": {"get": operation(parameter("id", "path"), parameter("q"))}}
@@ -145,9 +170,12 @@ def test_an_operation_at_another_origin_is_left_out(caplog: pytest.LogCaptureFix
         "/a": {"get": operation(operationId="a")},
         "/b": {"get": operation(operationId="b", servers=[{"url": "https://evil.example"}])},
         "/c": {"get": operation(operationId="c", servers=[{"url": "https://api.example.com/v2"}])},
+        "/d": {"get": operation(operationId="d", servers=[{"url": "https://API.example.com:443/v2"}])},
+        "/e": {"get": operation(operationId="e", servers=[{"url": "https://api.example.com:8443/v2"}])},
+        "/f": {"get": operation(operationId="f", servers=[{"url": "http://api.example.com:443/v2"}])},
     }
     server = RecordingApi().server(paths)
-    assert [tool.name for tool in server.mcp.tools.registry] == ["a", "c"]
+    assert [tool.name for tool in server.mcp.tools.registry] == ["a", "c", "d"]
     assert "GET /b is left out: it is at another origin" in caplog.text
 
 
@@ -158,9 +186,14 @@ def test_the_address_of_the_api_is_whole_and_plain() -> None:
         "https://a.example/?x=1",
         "a.example",
         "https://a.example/#f",
+        "https://[a.example",
+        "https://a.example:99999",
+        "https://a.example:x",
     ):
         with pytest.raises(UsageError, match="not the address of an API"):
             Server.from_openapi(document({"/a": {"get": operation()}}), base_url=url)
+        with pytest.raises(UsageError, match="address"):
+            Server.from_openapi({**document({"/a": {"get": operation()}}), "servers": [{"url": url}]})
     with pytest.raises(UsageError, match="not a whole address"):
         Server.from_openapi({**document({"/a": {"get": operation()}}), "servers": [{"url": "/v1"}]})
 

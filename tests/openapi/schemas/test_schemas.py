@@ -24,6 +24,13 @@ def converted(schema: Any, direction: Any = "request", **schemas: Any) -> Json:
     return made.convert_with_definitions(made.convert(schema, direction), direction)
 
 
+def test_a_name_that_fits_a_pattern_that_is_left_out_still_fits() -> None:
+    long = "^x-(" + "|".join(f"name{number}" for number in range(1000)) + ")$"
+    schema: Json = {"type": "object", "patternProperties": {long: {}, "^y$": {}}, "additionalProperties": False}
+    made = converted(schema)
+    assert [*made["patternProperties"]] == ["^y$"] and is_valid_instance({"x-name7": 1}, made)
+
+
 def ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
 

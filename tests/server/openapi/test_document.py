@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
-from defserve.server.openapi_document import build_openapi_document, make_examples, openapi_schema
+from defserve.server.openapi_document import NULL, build_openapi_document, make_examples, openapi_schema
 from defserve.tooling.listing import server_listing
 from tests.effort import cpu_within
 from tests.export import shop
@@ -76,6 +76,26 @@ def test_a_reference_to_what_is_not_there_is_anything():
     }
 
 
+def test_a_reference_to_a_whole_schema_is_not_led_to_what_holds_the_answer():
+    tree = {"type": "object", "properties": {"inner": {"$ref": "#"}}}
+    made = build_openapi_document({"name": "x"}, [{"name": "grow", "inputSchema": tree, "outputSchema": tree}])
+    validate(made)
+    result = made["components"]["schemas"]["grow.output"]["properties"]["result"]
+    assert result["properties"]["inner"] == {"$ref": "#/components/schemas/grow.output/properties/result"}
+
+
+def test_a_definition_whose_name_is_written_with_escapes_is_found():
+    schema = {"$defs": {"a/b c": {"type": "string"}}, "properties": {"x": {"$ref": "#/$defs/a~1b%20c"}}}
+    made = build_openapi_document({"name": "x"}, [{"name": "add", "inputSchema": schema}])
+    validate(made)
+    assert made["components"]["schemas"]["add.input"]["properties"]["x"]["$ref"].endswith("/add.input-a_b_c")
+
+
+def test_a_pattern_of_many_letters_costs_little():
+    many = {"type": "string", "minLength": 70, "pattern": f"[{''.join(map(chr, range(0x4E00, 0x4E00 + 900)))}]"}
+    assert cpu_within(0.6, lambda: make_examples({"required": ["a"], "properties": {"a": many}}))
+
+
 def test_callers_are_told_of_the_token_they_need():
     made = build_openapi_document({"name": "x"}, [], base="/api", authorized=True)
     validate(made)
@@ -95,6 +115,12 @@ def test_callers_are_told_of_the_token_they_need():
             {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]},
             {"anyOf": [{"$ref": "A"}, {"enum": [None], "nullable": True}]},
         ),
+        ({"type": ["string", "integer", "null"]}, {"anyOf": [{"type": "string"}, {"type": "integer"}, NULL]}),
+        (
+            {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "null"}]},
+            {"anyOf": [{"type": "string", "enum": ["a"]}, NULL]},
+        ),
+        ({"anyOf": [{"const": 1}, {"type": "null"}]}, {"anyOf": [{"enum": [1]}, NULL]}),
         ({"exclusiveMinimum": 3}, {"minimum": 3, "exclusiveMinimum": True}),
         ({"minimum": 5, "exclusiveMinimum": 3}, {"minimum": 5}),
         ({"maximum": 5, "exclusiveMaximum": 5}, {"maximum": 5, "exclusiveMaximum": True}),
@@ -104,6 +130,7 @@ def test_callers_are_told_of_the_token_they_need():
         ({"$ref": "#/$defs/A", "description": "lost"}, {"$ref": "A"}),
         ({"additionalProperties": False, "required": []}, {"additionalProperties": False}),
         ({"additionalProperties": {"const": 1}}, {"additionalProperties": {"enum": [1]}}),
+        ({"patternProperties": {"^x": {}}, "additionalProperties": False}, {}),
         ({"patternProperties": {"^x": {}}, "if": {}, "$comment": "x"}, {}),
         (True, {}),
         (False, {"not": {}}),
