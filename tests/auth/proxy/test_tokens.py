@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import secrets
 import time
 from base64 import b64encode
@@ -10,6 +11,7 @@ import pytest
 from defserve.auth.proxy import sign_in
 from defserve.auth.proxy import tokens as grants
 from defserve.auth.proxy import tokens as tokens_module
+from defserve.auth.proxy.site_messages import SiteRequest
 from defserve.stores.store import MemoryStore, StoreChange, StoreUnavailable
 from tests.auth.proxied import URL, call, everything, proxy, visiting
 from tests.auth.vendor import FakeVendor
@@ -57,6 +59,20 @@ async def test_a_code_of_one_client_is_not_good_for_another() -> None:
         assert (await visit.exchange(code)).json()["error"] == "invalid_grant"
         visit.client = mine
         assert (await visit.exchange(code)).status_code == 200
+
+
+async def test_a_refused_request_leaves_nothing_in_memory() -> None:
+    def count_requests() -> int:
+        gc.collect()
+        return sum(isinstance(each, SiteRequest) for each in gc.get_objects())
+
+    async with visiting() as visit:
+        await visit.register()
+        before = count_requests()
+        for _ in range(5):
+            assert (await visit.exchange("x" * 100)).json()["error"] == "invalid_grant"
+            assert (await visit.refresh("x" * 100)).json()["error"] == "invalid_grant"
+        assert count_requests() == before
 
 
 async def test_a_code_that_is_used_twice_takes_back_what_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,16 @@ async def test_a_document_that_does_not_come_in_time_is_asked_for_again() -> Non
     assert await known.find_client(URL) is not None
 
 
+async def test_a_refusal_keeps_nothing_of_an_earlier_one() -> None:
+    known = ClientDocuments(Web(TimeoutError()).fetch)
+    refusals = list[OAuthError]()
+    for _ in range(2):
+        with pytest.raises(OAuthError) as caught:
+            await known.find_client(URL)
+        refusals.append(caught.value)
+    assert refusals[0] is not refusals[1], "an exception that is raised again holds every frame that it went through"
+
+
 async def test_strangers_cannot_cause_many_fetches_nor_stop_those_of_others() -> None:
     web = Web(OSError("away"))
     known = ClientDocuments(web.fetch)
