@@ -105,6 +105,7 @@ WRONG: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "exp is missing": (lambda: {"exp": None}, "exp"),
     "exp is a text": (lambda: {"exp": "tomorrow"}, "exp"),
     "exp is far away": (lambda: {"exp": int(time.time()) + 90_000}, "exp"),
+    "exp is larger than any float": (lambda: {"exp": 10**400}, "exp"),
     "iat is to come": (lambda: {"iat": int(time.time()) + 600}, "iat"),
     "iat is missing": (lambda: {"iat": None}, "iat"),
     "iat is a text": (lambda: {"iat": "now"}, "iat"),
@@ -372,6 +373,7 @@ BAD_CLIENT: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "exp has passed": (lambda: {"exp": int(time.time()) - 1}, "exp"),
     "exp is missing": (lambda: {"exp": None}, "exp"),
     "exp is far away": (lambda: {"exp": int(time.time()) + 90_000}, "exp"),
+    "exp is larger than any float": (lambda: {"exp": 10**400}, "exp"),
     "jti is missing": (lambda: {"jti": None}, "jti"),
     "it is an identity assertion": (lambda: {"header": {"typ": "oauth-id-jag+jwt"}}, "typ"),
 }
