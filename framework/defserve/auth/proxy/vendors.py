@@ -158,7 +158,9 @@ class VendorLogin:
         found = {name: claims[name] for name in KEPT_CLAIMS if name in claims}
         if claims.get("email_verified") is not True or not isinstance(claims.get("email"), str):
             found.pop("email", None)
-        subject = str(claims.get(self.vendor.subject, ""))
+        id = claims.get(self.vendor.subject)
+        # Only texts and whole numbers: as a text, what is no id would be one that all such accounts have ("None").
+        subject = str(id) if isinstance(id, str | int) and not isinstance(id, bool) else ""
         if not is_token_principal_id(subject):
             raise OAuthError("access_denied", "the account has no usable id")
         elsewhere: Any = claims.get("_claim_names")

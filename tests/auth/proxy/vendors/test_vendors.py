@@ -93,6 +93,14 @@ async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
         await login.check_issuer("https://evil.example")
 
 
+@for_each_row("id", [None, True, 1.5, [], {"id": 1}, "", "local"])
+async def test_an_account_whose_id_is_none_has_no_name_here(id: Any) -> None:
+    github = GitHub(id=id)
+    login = VendorLogin(VENDORS["github"], "id", "secret", "https://x.example/callback", send=github.send)
+    with pytest.raises(OAuthError, match="no usable id"):
+        await login.finish_sign_in("good", "state", "verifier")
+
+
 @for_each_row(
     "status, body, error",
     [
