@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import secrets
 import time
 from base64 import b64encode
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from defserve.auth.issuers import HttpRequest, HttpResponse
 from defserve.auth.proxy import sign_in
 from defserve.auth.proxy import tokens as grants
 from defserve.auth.proxy import tokens as tokens_module
@@ -327,6 +329,28 @@ async def test_the_vendor_s_token_is_for_the_server_alone() -> None:
         assert principal is not None and principal.claims["email"] == "alice@example.com"
         found = await made.vendor_token(principal)
         assert found is not None and found.startswith("vendor-access-")
+
+
+async def test_long_tokens_of_a_vendor_are_kept_whole() -> None:
+    vendor, pad = FakeVendor(), "x" * 20_000
+    plain = vendor.answer
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        reply = plain(request)
+        fields = json.loads(reply.body or b"{}")
+        if "access_token" in fields:
+            reply = reply._replace(body=json.dumps({**fields, "access_token": fields["access_token"] + pad}).encode())
+        return reply
+
+    vendor.answer = answer
+    made = proxy(vendor)
+    async with visiting(vendor, auth=made) as visit:
+        tokens = await visit.tokens()
+        principal = await made.verifier.verify(tokens["access_token"])
+        assert principal is not None and (await made.vendor_token(principal) or "").endswith(pad)
+        vendor.lacks.add("id_token")
+        renewed = (await visit.refresh(tokens["refresh_token"])).json()
+        assert await made.verifier.verify(renewed["access_token"]) is not None
 
 
 async def test_pages_of_any_site_may_use_what_needs_no_cookie() -> None:

@@ -157,7 +157,8 @@ class ProxyTokens(ExplainingVerifier):
         return grant is not None and is_same_resource(grant.resource, self.audiences[0])
 
     def _vendor_tokens(self, grant: UserGrant) -> dict[str, str]:
-        found: dict[str, str] | None = self._seals.open("vendor", grant.vendor)
+        # Of our own store. Tokens of a vendor that lists groups or roles in them are long.
+        found: dict[str, str] | None = self._seals.open("vendor", grant.vendor, max_length=None)
         return found or {}
 
     # -- at the token endpoint ---------------------------------------------------------------------------
