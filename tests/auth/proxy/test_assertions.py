@@ -494,6 +494,7 @@ async def test_a_public_client_is_taken_only_where_the_operator_says_so(company:
         (lambda: TrustedIssuer("https://x.example", tenant="a|b"), "tenant"),
         (lambda: TrustedIssuer("https://x.example", algorithms="HS256"), "secrets"),
         (lambda: RegisteredClient("a"), "one way"),
+        (lambda: RegisteredClient("a", secret=["s", ""]), "empty"),
         (lambda: RegisteredClient("https://x.example/c", secret="s"), "cannot be called"),
         (lambda: RegisteredClient("a", key="not a key"), "RegisteredClient"),
         (lambda: OAuthProxy(url=URL), "nobody"),

@@ -286,6 +286,11 @@ class RegisteredClient:
         self.id, self.name = client_id, name
         self.scopes = None if scopes is None else parse_scopes(scopes)
         known = [] if secret is None else [secret] if isinstance(secret, str) else list(secret)
+        if not all(known):
+            raise UsageError(
+                f"RegisteredClient({client_id!r}, secret=…): one of the secrets is empty, which anybody knows",
+                fix="leave it out, or give the secret",
+            )
         self._secrets = [SecretSetting(each, f"RegisteredClient({client_id!r}, secret=…)") for each in known]
         allowed = _check_public_key_algorithms(algorithms, "RegisteredClient")
         self.keys: ClientKeys | None = None
