@@ -358,8 +358,10 @@ async def test_pages_of_any_site_may_use_what_needs_no_cookie() -> None:
         for path in ("/token", "/register", "/revoke", "/.well-known/oauth-authorization-server"):
             asked = await visit.http.options(path, headers={"origin": "https://inspector.example"})
             assert asked.status_code == 204 and asked.headers["access-control-allow-origin"] == "*"
+            assert "dpop" in asked.headers["access-control-allow-headers"].split(", "), "for tokens bound to a key"
         answer = await visit.http.post("/token", data={}, headers={"origin": "https://inspector.example"})
         assert answer.status_code == 400 and answer.headers["access-control-allow-origin"] == "*"
+        assert "dpop-nonce" in answer.headers["access-control-expose-headers"].split(", ")
         page = await visit.authorize()
         assert "access-control-allow-origin" not in page.headers
         assert (await visit.http.post("/token", content=b"x" * 70_000)).status_code == 413

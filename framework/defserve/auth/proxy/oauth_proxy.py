@@ -261,7 +261,8 @@ _JSON: Final = (("content-type", "application/json"), ("cache-control", "no-stor
 _ANY_ORIGIN: Final = (
     ("access-control-allow-origin", "*"),
     ("access-control-allow-methods", "GET, POST, OPTIONS"),
-    ("access-control-allow-headers", "authorization, content-type, mcp-protocol-version"),
+    ("access-control-allow-headers", "authorization, content-type, dpop, mcp-protocol-version"),
+    ("access-control-expose-headers", "dpop-nonce, retry-after, www-authenticate"),
 )
 
 Handler = Callable[[SiteRequest], Awaitable[SiteResponse]]
