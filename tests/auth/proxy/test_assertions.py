@@ -280,6 +280,24 @@ async def test_people_are_named_by_their_tenant_too(company: Provider) -> None:
             assert answer.json()["error"] == "invalid_grant"
 
 
+async def test_the_keys_of_one_tenant_do_not_speak_for_another(company: Provider) -> None:
+    theirs = jwk.ECKey.generate_key("P-256", {"kid": "first"})
+
+    async def fetch(url: str) -> bytes:
+        return json.dumps(jwk.KeySet([theirs]).as_dict(private=False)).encode()
+
+    own = TrustedIssuer(company.issuer, tenant="t2", jwks_url="https://t2.example/keys", fetch=fetch)
+    other_algorithm = TrustedIssuer(company.issuer, tenant="t3", algorithms="RS256")
+    async with at(
+        make_proxy(company, issuers=[TrustedIssuer(company.issuer, tenant="t1"), own, other_algorithm])
+    ) as http:
+        taken = {
+            tenant: (await exchange(http, company.make_id_jag(SITE, "claude", tenant=tenant))).status_code
+            for tenant in ("t1", "t2", "t3", "t4")
+        }
+    assert taken == {"t1": 200, "t2": 400, "t3": 400, "t4": 400}
+
+
 async def test_whoever_is_not_allowed_any_more_is_out_at_once(company: Provider) -> None:
     welcome = {"ann"}
     trusted = TrustedIssuer(company.issuer, allow=lambda claims: claims["sub"] in welcome)
