@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
+from defserve.auth.bearer_tokens import quote_untrusted
 from defserve.auth.issuers import (
     HttpRequest,
     IssuerUnavailable,
@@ -95,7 +96,9 @@ class VendorLogin:
     async def check_issuer(self, issuer: str | None) -> None:
         """Refuse a code that another vendor has sent here (RFC 9207). Raises OAuthError."""
         says_so = (await self._load_metadata()).get("authorization_response_iss_parameter_supported") is True
-        if (issuer is None and says_so) or (issuer is not None and issuer != self.vendor.issuer):
+        ours = self.vendor.issuer or self.vendor.response_issuer
+        if (issuer is None and says_so) or (issuer is not None and issuer != ours):
+            log.warning("an answer of a sign-in names the issuer %s, expected is %r", quote_untrusted(issuer), ours)
             raise OAuthError("access_denied", "the answer came from another authorization server")
 
     async def finish_sign_in(self, code: str, state: str, verifier: str) -> SignedInUser:
@@ -268,7 +271,8 @@ class Vendor:
     `issuer` is an OpenID provider. Without one, `authorize`, `token` and `user` are its addresses, and `user` answers
     with a JSON object about the user. `subject` names the claim that never changes for a user, and `names` those by
     which people know one: only claims that users cannot choose freely. `scopes` are asked for at the vendor, and of
-    the `optional_scopes` those that its metadata lists. `more` are further parameters for it.
+    the `optional_scopes` those that its metadata lists. `more` are further parameters for it. `response_issuer` is what
+    a vendor without an `issuer` calls itself where it sends users back (`iss`, RFC 9207).
     """
 
     title: str
@@ -282,6 +286,7 @@ class Vendor:
     method: Literal["basic", "post"] = "post"
     more: Mapping[str, str] = field(default_factory=dict[str, str])
     optional_scopes: tuple[str, ...] = ()
+    response_issuer: str = ""
 
 
 VENDORS: Final[Mapping[str, Vendor]] = {
@@ -294,6 +299,7 @@ VENDORS: Final[Mapping[str, Vendor]] = {
         subject="id",
         names=("id", "login"),
         scopes=("read:user",),
+        response_issuer="https://github.com/login/oauth",
     ),
     # An Entra user's e-mail address is not verified, so it names nobody.
     "entra": Vendor(

@@ -93,6 +93,15 @@ async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
         await login.check_issuer("https://evil.example")
 
 
+async def test_github_names_itself_where_it_sends_users_back() -> None:
+    login = VendorLogin(VENDORS["github"], "id", "secret", "https://x.example/callback", send=GitHub().send)
+    for issuer in ("https://github.com/login/oauth", None):
+        await login.check_issuer(issuer)
+    for issuer in ("https://github.com", "", "https://github.com/login/oauth/"):
+        with pytest.raises(OAuthError, match="another authorization server"):
+            await login.check_issuer(issuer)
+
+
 @for_each_row("id", [None, True, 1.5, [], {"id": 1}, "", "local"])
 async def test_an_account_whose_id_is_none_has_no_name_here(id: Any) -> None:
     github = GitHub(id=id)
