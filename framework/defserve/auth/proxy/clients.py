@@ -277,6 +277,8 @@ class ClientDocuments:
         self._kept: ByteBoundedCache[_Kept] = ByteBoundedCache(KEPT_BYTES)
         self._bad: ByteBoundedCache[_Kept] = ByteBoundedCache(BAD_BYTES)
         self._fetches, self._all_fetches = TokenBuckets(FETCHES), TokenBuckets(ALL_FETCHES, capacity=1)
+        # Keys are fetched again for documents that are kept, whoever named them: that must not use up new documents.
+        self._key_fetches = TokenBuckets(ALL_FETCHES, capacity=1)
 
     async def find_client(self, url: str, address: str = "") -> OAuthClient | None:
         """The client with this id; None if there is no such client. Raises OAuthError if that cannot be found out.
@@ -327,8 +329,8 @@ class ClientDocuments:
         return self._make_keys(fields, self._fetch_keys)
 
     async def _fetch_keys(self, url: str) -> bytes:
-        if self._all_fetches.take_token("all"):
-            raise OSError("too many clients are being looked up")
+        if self._key_fetches.take_token("all"):
+            raise OSError("the keys of too many clients are being fetched")
         return await self._fetch(url)
 
 
