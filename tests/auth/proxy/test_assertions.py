@@ -25,6 +25,7 @@ from tests.auth.vendor import FakeVendor
 
 pytestmark = pytest.mark.anyio
 
+LONG_URL = f"https://{'a' * 60}.example.com/mcp"
 BASIC = ("claude", "s" * 40)
 SIGNS = jwk.ECKey.generate_key("P-256", {"kid": "agent-1"})
 
@@ -516,6 +517,7 @@ async def test_a_public_client_is_taken_only_where_the_operator_says_so(company:
         (lambda: RegisteredClient("https://x.example/c", secret="s"), "cannot be called"),
         (lambda: RegisteredClient("a", key="not a key"), "RegisteredClient"),
         (lambda: OAuthProxy(url=URL), "nobody"),
+        (lambda: OAuthProxy(url=LONG_URL, clients=[RegisteredClient("c" * 200, secret="s", scopes=[])]), "too long"),
         (lambda: OAuthProxy(url=URL, issuers=[TrustedIssuer(SITE)]), "itself"),
         (lambda: OAuthProxy(url=URL, issuers=[TrustedIssuer("https://x.example", scopes=["a"])]), "scope"),
         (lambda: OAuthProxy(url=URL, clients=[RegisteredClient("a", secret="s")] * 2), "twice"),

@@ -215,7 +215,7 @@ class ProxyTokens(ExplainingVerifier):
         if client.own_scopes is None:
             raise OAuthError("unauthorized_client", "this client may not act for itself")
         self._check_resource(form, self.audiences[0])
-        subject = f"{self.issuers[0]}|{client.id}"
+        subject = make_client_subject(self.issuers[0], client.id)
         scopes, claims = _intersect_scopes(form, client.own_scopes), {"sub": subject, "client_name": client.name}
         return await self._issue_for(client, subject, scopes, claims, MAX_TOKEN_SECONDS, CLIENT_SOURCE, thumbprint)
 
@@ -366,6 +366,11 @@ class ProxyTokens(ExplainingVerifier):
         grant = await self._grants.find_grant(found[0]) if found is not None else None
         if self._is_ours(grant) and _same(grant.client, client.key):
             await self._grants.revoke_grant(grant.id)
+
+
+def make_client_subject(issuer: str, client_id: str) -> str:
+    """What a client is called that acts for itself."""
+    return f"{issuer}|{client_id}"
 
 
 def _intersect_scopes(form: Mapping[str, str], allowed: Iterable[str]) -> tuple[str, ...]:
