@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from defserve.auth import DPoP
 from defserve.auth.issuers import HttpRequest, HttpResponse
 from defserve.auth.proxy import sign_in
 from defserve.auth.proxy import tokens as grants
 from defserve.auth.proxy import tokens as tokens_module
 from defserve.auth.proxy.site_messages import SiteRequest
 from defserve.stores.store import MemoryStore, StoreChange, StoreUnavailable
-from tests.auth.proxied import URL, call, everything, proxy, visiting
+from tests.auth.proofs import proof
+from tests.auth.proxied import SITE, URL, call, everything, proxy, visiting
 from tests.auth.vendor import FakeVendor
 from tests.rows import for_each_row
 
@@ -102,6 +104,23 @@ async def test_a_refresh_gives_new_tokens_and_asks_the_vendor(monkeypatch: pytes
         visit.vendor.refresh_tokens.clear()
         assert (await visit.refresh(less["refresh_token"])).json()["error"] == "invalid_grant"
         assert not await is_in(visit, less["access_token"]), "whom the vendor shuts out is shut out"
+
+
+async def test_tokens_are_bound_to_a_key_from_the_first_request_that_proves_it() -> None:
+    async with visiting(dpop=DPoP()) as visit:
+
+        async def refresh(token: str, **headers: str) -> dict[str, Any]:
+            form = {"grant_type": "refresh_token", "refresh_token": token, "client_id": visit.client["client_id"]}
+            return (await visit.http.post("/token", data=form, headers=headers)).json()
+
+        first = await visit.tokens()
+        plain = await refresh(first["refresh_token"])
+        assert plain["token_type"] == first["token_type"] == "Bearer"
+        bound = await refresh(plain["refresh_token"], dpop=proof("", f"{SITE}/token", ath=None))
+        assert bound["token_type"] == "DPoP" and not await is_in(visit, bound["access_token"])
+        assert (await refresh(bound["refresh_token"]))["error"] == "invalid_dpop_proof"
+        again = await refresh(bound["refresh_token"], dpop=proof("", f"{SITE}/token", ath=None))
+        assert again["token_type"] == "DPoP"
 
 
 async def test_a_vendor_that_is_away_ends_nothing() -> None:

@@ -301,7 +301,13 @@ class ProxyTokens(ExplainingVerifier):
             if until <= time.time():
                 raise OAuthError("invalid_grant", "the vendor cannot be asked about this account: sign in again")
             renewed = await self._grants.renew_grant(
-                grant, vendor=vendor, claims=claims, confirmed=confirmed, until=until
+                grant,
+                vendor=vendor,
+                claims=claims,
+                confirmed=confirmed,
+                until=until,
+                # A client that proves a key only from now on gets tokens that are bound to it (RFC 9449 §5).
+                bound_to=grant.bound_to or thumbprint,
             )
             if renewed is None:
                 raise _refuse_refresh_token()
