@@ -51,8 +51,8 @@ class SignedInUser:
     `sub` is the id that never changes for a user of this vendor. An e-mail address that is not verified is left out.
     """
 
-    claims: Mapping[str, Any]
-    tokens: Mapping[str, str]
+    claims: Mapping[str, Any] = field(repr=False)
+    tokens: Mapping[str, str] = field(repr=False)
 
 
 class VendorLogin:

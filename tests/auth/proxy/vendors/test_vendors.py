@@ -81,6 +81,7 @@ async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
     assert "nonce" not in fields and fields["code_challenge_method"] == "S256"
     user = await login.finish_sign_in("good", "state", "verifier")
     assert user.claims == {"id": 583231, "login": "octocat", "sub": "583231"}
+    assert "gho_x" not in repr(user), "no traceback and no log shows the vendor's tokens"
     assert user.tokens == {"access_token": "gho_x"} == await login.renew_tokens(user.tokens)
     github.user["login"] = "renamed"
     assert await login.reconfirm_user(user.tokens) == {**user.claims, "login": "renamed"}
