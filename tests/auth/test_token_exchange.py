@@ -16,7 +16,7 @@ from joserfc import jwk, jwt
 from defserve import Context, Server, ToolError, UsageError
 from defserve.auth import JWT, Auth, DeniedTokens, OnBehalfOf, Principal, StaticTokens
 from defserve.auth.oauth import parse_oauth_challenge
-from defserve.auth.token_exchange import TokenExchanger
+from defserve.auth.token_exchange import TokenExchanger, format_step_up_challenge
 from defserve.errors import StepUpRequired
 from defserve.guard.network import Egress
 from defserve.openapi import CallerToken
@@ -298,6 +298,20 @@ async def test_what_an_issuer_answers_is_not_trusted(company: Provider, answer: 
         async with client(make_server(company, billing=bad)) as http:
             reply = await call(http, token_of(company, "ann"))
     assert reply.json()["result"]["isError"] is True
+
+
+@pytest.mark.parametrize("seconds", [10**400, -(10**400), float("nan"), float("inf"), "3600", True, None])
+async def test_whatever_an_issuer_says_of_a_tokens_time_the_token_is_got(company: Provider, seconds: Any) -> None:
+    given = {"access_token": "abc", "token_type": "Bearer", "expires_in": seconds}
+    with documents_at_address(lambda address: {}, lambda form, headers: (200, json.dumps(given).encode())) as address:
+        odd = OnBehalfOf(f"{address}/token", client_id="c", client_secret="s", audience="billing")
+        async with client(make_server(company, billing=odd)) as http:
+            assert text_of(await call(http, token_of(company, "ann"))) == "abc"
+
+
+def test_claims_that_are_no_text_can_still_be_asked_for() -> None:
+    challenge = format_step_up_challenge(StepUpRequired("again", claims='{"a": "\ud800"}'), "")
+    assert base64.b64decode(parse_oauth_challenge(challenge).parameters["claims"]) == b'{"a": "?"}'
 
 
 async def test_the_server_proves_itself_by_a_key(company: Provider) -> None:

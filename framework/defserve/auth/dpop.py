@@ -127,7 +127,10 @@ class DPoP:
     def _is_ours(self, nonce: object) -> bool:
         if not isinstance(nonce, str) or len(nonce) != 32:
             return False
-        raw = json_values.decode_base64url(nonce)
+        try:
+            raw = json_values.decode_base64url(nonce)
+        except ValueError:
+            return False
         age = self._clock() - int.from_bytes(raw[:8], "big")
         good = hmac.compare_digest(hmac.digest(self._key, raw[:8], "sha256")[:16], raw[8:])
         return good and -AHEAD_SECONDS <= age <= self._seconds

@@ -117,6 +117,11 @@ def read_claimed_subject(token: str) -> str | None:
     return _read_claim(token, "sub")
 
 
+def read_claimed_tenant(token: str) -> str:
+    """Which tenant of its issuer a signed token claims to be of, not verified; empty if it names none."""
+    return _read_claim(token, "tenant") or ""
+
+
 def _read_claim(token: str, name: str) -> str | None:
     parts = token.split(".")
     if len(parts) != 3:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
-from math import isfinite
+from sys import float_info
 from typing import Any, Final, NamedTuple
 
 from defserve.auth.bearer_tokens import (
@@ -254,8 +254,11 @@ class JWT(ExplainingVerifier):
 
 
 def is_numeric_date(value: object) -> bool:
-    """RFC 7519 §2 NumericDate. PyJWT would accept the text "1" and `true` as well."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    """RFC 7519 §2 NumericDate. PyJWT would accept the text "1" and `true` as well.
+
+    JSON has integers that no float can hold, and whoever subtracts a time from one gets an OverflowError.
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max
 
 
 def _require_pyjwt() -> None:

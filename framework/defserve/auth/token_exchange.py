@@ -326,7 +326,8 @@ class TokenExchanger:
         seconds = fields.get("expires_in")
         lasts = DEFAULT_SECONDS
         if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-            lasts = min(float(seconds), MAX_KEPT_SECONDS) - SLACK_SECONDS
+            # Bounded first: JSON has integers that no float can hold.
+            lasts = min(max(seconds, 0), MAX_KEPT_SECONDS) - SLACK_SECONDS
         return _Kept(str(got), self._clock() + lasts)
 
 
@@ -375,7 +376,7 @@ def format_step_up_challenge(error: StepUpRequired, metadata_url: str) -> str:
     said = {
         "error": error.error,
         "error_description": error.message,
-        "claims": b64encode(error.claims.encode()).decode() if error.claims else "",
+        "claims": b64encode(error.claims.encode("utf-8", "replace")).decode() if error.claims else "",
         "resource_metadata": metadata_url,
     }
     return "Bearer " + ", ".join(f"{name}={quote_header_value(value)}" for name, value in said.items() if value)

@@ -40,8 +40,13 @@ def render_html_page(title: str, main: str, *, head: str = "", script: str = "")
 
 
 @cache
-def make_html_headers(*, script: str = "", form_action: str = "'none'", referrer: str = "no-referrer") -> HtmlHeaders:
-    """The headers of such a page: its own style, and its own script if it has one. It is in no frame and no cache."""
+def make_html_headers(
+    *, script: str = "", form_action: str = "'none'", referrer: str = "no-referrer", opener: str = "same-origin"
+) -> HtmlHeaders:
+    """The headers of such a page: its own style, and its own script if it has one. It is in no frame and no cache.
+
+    With `opener`, a page in a window that another site has opened can leave the two windows connected.
+    """
     scripts = f"script-src {_hash(script)}; " if script else ""
     policy = (
         f"default-src 'none'; {scripts}style-src {_hash(_style())}; img-src data:;"
@@ -52,7 +57,7 @@ def make_html_headers(*, script: str = "", form_action: str = "'none'", referrer
         ("x-content-type-options", "nosniff"),
         ("x-frame-options", "DENY"),
         ("referrer-policy", referrer),
-        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-opener-policy", opener),
         ("cross-origin-resource-policy", "same-origin"),
         ("cache-control", "no-store"),
         ("vary", "Accept"),

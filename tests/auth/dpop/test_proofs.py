@@ -177,6 +177,13 @@ async def test_a_nonce_is_given_with_the_refusal() -> None:
         assert (await asked(http, f"DPoP {TOKEN}", again)).status_code == 200
 
 
+@for_each_row("other", ["", "x" * 31, "." * 32, "é" * 32, "A" * 32, 7])
+async def test_a_client_with_the_nonce_of_another_server_gets_ours(other: Any) -> None:
+    async with served(nonce=True) as http:
+        refused = await asked(http, f"DPoP {TOKEN}", proof(TOKEN, URL, nonce=other))
+        assert 'error="use_dpop_nonce"' in refused.headers["www-authenticate"] and refused.headers["dpop-nonce"]
+
+
 async def test_a_server_that_checks_no_proofs_refuses_bound_tokens() -> None:
     async with served(on=False) as http:
         assert (await asked(http, f"Bearer {TOKEN}")).status_code == 401

@@ -25,6 +25,7 @@ from tests.auth.vendor import FakeVendor
 
 pytestmark = pytest.mark.anyio
 
+LONG_URL = f"https://{'a' * 60}.example.com/mcp"
 BASIC = ("claude", "s" * 40)
 SIGNS = jwk.ECKey.generate_key("P-256", {"kid": "agent-1"})
 
@@ -105,6 +106,7 @@ WRONG: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "exp is missing": (lambda: {"exp": None}, "exp"),
     "exp is a text": (lambda: {"exp": "tomorrow"}, "exp"),
     "exp is far away": (lambda: {"exp": int(time.time()) + 90_000}, "exp"),
+    "exp is larger than any float": (lambda: {"exp": 10**400}, "exp"),
     "iat is to come": (lambda: {"iat": int(time.time()) + 600}, "iat"),
     "iat is missing": (lambda: {"iat": None}, "iat"),
     "iat is a text": (lambda: {"iat": "now"}, "iat"),
@@ -279,6 +281,24 @@ async def test_people_are_named_by_their_tenant_too(company: Provider) -> None:
             assert answer.json()["error"] == "invalid_grant"
 
 
+async def test_the_keys_of_one_tenant_do_not_speak_for_another(company: Provider) -> None:
+    theirs = jwk.ECKey.generate_key("P-256", {"kid": "first"})
+
+    async def fetch(url: str) -> bytes:
+        return json.dumps(jwk.KeySet([theirs]).as_dict(private=False)).encode()
+
+    own = TrustedIssuer(company.issuer, tenant="t2", jwks_url="https://t2.example/keys", fetch=fetch)
+    other_algorithm = TrustedIssuer(company.issuer, tenant="t3", algorithms="RS256")
+    async with at(
+        make_proxy(company, issuers=[TrustedIssuer(company.issuer, tenant="t1"), own, other_algorithm])
+    ) as http:
+        taken = {
+            tenant: (await exchange(http, company.make_id_jag(SITE, "claude", tenant=tenant))).status_code
+            for tenant in ("t1", "t2", "t3", "t4")
+        }
+    assert taken == {"t1": 200, "t2": 400, "t3": 400, "t4": 400}
+
+
 async def test_whoever_is_not_allowed_any_more_is_out_at_once(company: Provider) -> None:
     welcome = {"ann"}
     trusted = TrustedIssuer(company.issuer, allow=lambda claims: claims["sub"] in welcome)
@@ -372,6 +392,7 @@ BAD_CLIENT: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "exp has passed": (lambda: {"exp": int(time.time()) - 1}, "exp"),
     "exp is missing": (lambda: {"exp": None}, "exp"),
     "exp is far away": (lambda: {"exp": int(time.time()) + 90_000}, "exp"),
+    "exp is larger than any float": (lambda: {"exp": 10**400}, "exp"),
     "jti is missing": (lambda: {"jti": None}, "jti"),
     "it is an identity assertion": (lambda: {"header": {"typ": "oauth-id-jag+jwt"}}, "typ"),
 }
@@ -492,9 +513,11 @@ async def test_a_public_client_is_taken_only_where_the_operator_says_so(company:
         (lambda: TrustedIssuer("https://x.example", tenant="a|b"), "tenant"),
         (lambda: TrustedIssuer("https://x.example", algorithms="HS256"), "secrets"),
         (lambda: RegisteredClient("a"), "one way"),
+        (lambda: RegisteredClient("a", secret=["s", ""]), "empty"),
         (lambda: RegisteredClient("https://x.example/c", secret="s"), "cannot be called"),
         (lambda: RegisteredClient("a", key="not a key"), "RegisteredClient"),
         (lambda: OAuthProxy(url=URL), "nobody"),
+        (lambda: OAuthProxy(url=LONG_URL, clients=[RegisteredClient("c" * 200, secret="s", scopes=[])]), "too long"),
         (lambda: OAuthProxy(url=URL, issuers=[TrustedIssuer(SITE)]), "itself"),
         (lambda: OAuthProxy(url=URL, issuers=[TrustedIssuer("https://x.example", scopes=["a"])]), "scope"),
         (lambda: OAuthProxy(url=URL, clients=[RegisteredClient("a", secret="s")] * 2), "twice"),

@@ -16,6 +16,15 @@ from tests.rows import for_each_row
 pytestmark = pytest.mark.anyio
 
 
+async def test_a_client_on_the_web_may_sign_in_in_a_window_of_its_own() -> None:
+    async with visiting() as visit:
+        await visit.register()
+        page = await visit.authorize()
+        for shown in (page, await visit.decide(page), await visit.authorize(client_id="unknown")):
+            assert shown.headers["cross-origin-opener-policy"] == "unsafe-none", "else the window loses who opened it"
+            assert "frame-ancestors 'none'" in shown.headers["content-security-policy"], "but in no frame"
+
+
 async def test_a_client_registers_signs_its_user_in_and_calls() -> None:
     async with visiting() as visit:
         assert (await visit.register()).status_code == 201

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import json
 import secrets
 import time
 from base64 import b64encode
@@ -7,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from defserve.auth import DPoP
+from defserve.auth.issuers import HttpRequest, HttpResponse
 from defserve.auth.proxy import sign_in
 from defserve.auth.proxy import tokens as grants
 from defserve.auth.proxy import tokens as tokens_module
+from defserve.auth.proxy.site_messages import SiteRequest
 from defserve.stores.store import MemoryStore, StoreChange, StoreUnavailable
-from tests.auth.proxied import URL, call, everything, proxy, visiting
+from tests.auth.proofs import proof
+from tests.auth.proxied import SITE, URL, call, everything, proxy, visiting
 from tests.auth.vendor import FakeVendor
 from tests.rows import for_each_row
 
@@ -59,6 +65,20 @@ async def test_a_code_of_one_client_is_not_good_for_another() -> None:
         assert (await visit.exchange(code)).status_code == 200
 
 
+async def test_a_refused_request_leaves_nothing_in_memory() -> None:
+    def count_requests() -> int:
+        gc.collect()
+        return sum(isinstance(each, SiteRequest) for each in gc.get_objects())
+
+    async with visiting() as visit:
+        await visit.register()
+        before = count_requests()
+        for _ in range(5):
+            assert (await visit.exchange("x" * 100)).json()["error"] == "invalid_grant"
+            assert (await visit.refresh("x" * 100)).json()["error"] == "invalid_grant"
+        assert count_requests() == before
+
+
 async def test_a_code_that_is_used_twice_takes_back_what_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grants, "KEPT_SECONDS", 0.0)
     async with visiting() as visit:
@@ -84,6 +104,23 @@ async def test_a_refresh_gives_new_tokens_and_asks_the_vendor(monkeypatch: pytes
         visit.vendor.refresh_tokens.clear()
         assert (await visit.refresh(less["refresh_token"])).json()["error"] == "invalid_grant"
         assert not await is_in(visit, less["access_token"]), "whom the vendor shuts out is shut out"
+
+
+async def test_tokens_are_bound_to_a_key_from_the_first_request_that_proves_it() -> None:
+    async with visiting(dpop=DPoP()) as visit:
+
+        async def refresh(token: str, **headers: str) -> dict[str, Any]:
+            form = {"grant_type": "refresh_token", "refresh_token": token, "client_id": visit.client["client_id"]}
+            return (await visit.http.post("/token", data=form, headers=headers)).json()
+
+        first = await visit.tokens()
+        plain = await refresh(first["refresh_token"])
+        assert plain["token_type"] == first["token_type"] == "Bearer"
+        bound = await refresh(plain["refresh_token"], dpop=proof("", f"{SITE}/token", ath=None))
+        assert bound["token_type"] == "DPoP" and not await is_in(visit, bound["access_token"])
+        assert (await refresh(bound["refresh_token"]))["error"] == "invalid_dpop_proof"
+        again = await refresh(bound["refresh_token"], dpop=proof("", f"{SITE}/token", ath=None))
+        assert again["token_type"] == "DPoP"
 
 
 async def test_a_vendor_that_is_away_ends_nothing() -> None:
@@ -313,13 +350,37 @@ async def test_the_vendor_s_token_is_for_the_server_alone() -> None:
         assert found is not None and found.startswith("vendor-access-")
 
 
+async def test_long_tokens_of_a_vendor_are_kept_whole() -> None:
+    vendor, pad = FakeVendor(), "x" * 20_000
+    plain = vendor.answer
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        reply = plain(request)
+        fields = json.loads(reply.body or b"{}")
+        if "access_token" in fields:
+            reply = reply._replace(body=json.dumps({**fields, "access_token": fields["access_token"] + pad}).encode())
+        return reply
+
+    vendor.answer = answer
+    made = proxy(vendor)
+    async with visiting(vendor, auth=made) as visit:
+        tokens = await visit.tokens()
+        principal = await made.verifier.verify(tokens["access_token"])
+        assert principal is not None and (await made.vendor_token(principal) or "").endswith(pad)
+        vendor.lacks.add("id_token")
+        renewed = (await visit.refresh(tokens["refresh_token"])).json()
+        assert await made.verifier.verify(renewed["access_token"]) is not None
+
+
 async def test_pages_of_any_site_may_use_what_needs_no_cookie() -> None:
     async with visiting() as visit:
         for path in ("/token", "/register", "/revoke", "/.well-known/oauth-authorization-server"):
             asked = await visit.http.options(path, headers={"origin": "https://inspector.example"})
             assert asked.status_code == 204 and asked.headers["access-control-allow-origin"] == "*"
+            assert "dpop" in asked.headers["access-control-allow-headers"].split(", "), "for tokens bound to a key"
         answer = await visit.http.post("/token", data={}, headers={"origin": "https://inspector.example"})
         assert answer.status_code == 400 and answer.headers["access-control-allow-origin"] == "*"
+        assert "dpop-nonce" in answer.headers["access-control-expose-headers"].split(", ")
         page = await visit.authorize()
         assert "access-control-allow-origin" not in page.headers
         assert (await visit.http.post("/token", content=b"x" * 70_000)).status_code == 413

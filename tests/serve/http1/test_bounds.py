@@ -121,6 +121,22 @@ async def test_no_part_of_a_request_may_be_endless(part: str):
         assert b'"fine"' in await where.ask(*headers_for(), body=a_call(text="fine"))
 
 
+def count_connections() -> int:
+    gc.collect()
+    return sum(isinstance(each, HttpConnection) for each in gc.get_objects())
+
+
+async def test_refused_connections_do_not_add_up_in_memory():
+    counts = list[int]()
+    async with listening(parrot()) as where:
+        for _ in range(4):
+            assert b"upgraded with GET" in await where.ask(*UPGRADE)
+            assert status((await endless(where, *ENDLESS["trailers"]))[0]) in (0, 200, 431)
+            await until(lambda: where.connections == 0)
+            counts.append(count_connections())
+    assert counts[-1] <= counts[0], "a refusal that is raised again keeps every connection that it went through"
+
+
 @pytest.mark.parametrize("behind", [False, True])
 async def test_a_head_that_comes_at_once_has_the_same_limit(behind: bool):
     async with listening(parrot()) as where:

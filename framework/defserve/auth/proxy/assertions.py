@@ -31,6 +31,7 @@ from defserve.auth.issuers import (
     FetchUrl,
     list_metadata_urls_openid_first,
     read_claimed_issuer,
+    read_claimed_tenant,
 )
 from defserve.auth.oauth import check_oauth_url
 from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim, parse_scopes
@@ -176,13 +177,15 @@ class IdentityAssertionVerifier:
     async def check_assertion(self, assertion: str, client: OAuthClient) -> IdentityAssertion:
         """What an assertion says that this client shows. Raises OAuthError: `invalid_grant` if anything is wrong."""
         try:
-            claimed = read_claimed_issuer(assertion) if len(assertion) <= MAX_ASSERTION_LENGTH else None
-            candidates = [each for each in self._by_name.values() if each.issuer == claimed]
+            issuer = read_claimed_issuer(assertion) if len(assertion) <= MAX_ASSERTION_LENGTH else None
+            candidates = [each for each in self._by_name.values() if each.issuer == issuer]
             if not candidates:
                 raise TokenRefused("iss: no trusted issuer has signed it")
-            # All entries of one issuer have its keys; its tenant is known when the signature is.
+            # Each tenant may have keys of its own, which must not speak for the people of another.
+            tenant = read_claimed_tenant(assertion)
+            claimed = next((each for each in candidates if each.tenant == tenant), candidates[0])
             claims = await verify_statement(
-                assertion, candidates[0].keys, candidates[0].algorithms, (ID_JAG_TYPE,), clock=self._clock
+                assertion, claimed.keys, claimed.algorithms, (ID_JAG_TYPE,), clock=self._clock
             )
             return self._read_claims(claims, candidates, client)
         except TokenRefused as refused:
@@ -286,6 +289,11 @@ class RegisteredClient:
         self.id, self.name = client_id, name
         self.scopes = None if scopes is None else parse_scopes(scopes)
         known = [] if secret is None else [secret] if isinstance(secret, str) else list(secret)
+        if not all(known):
+            raise UsageError(
+                f"RegisteredClient({client_id!r}, secret=…): one of the secrets is empty, which anybody knows",
+                fix="leave it out, or give the secret",
+            )
         self._secrets = [SecretSetting(each, f"RegisteredClient({client_id!r}, secret=…)") for each in known]
         allowed = _check_public_key_algorithms(algorithms, "RegisteredClient")
         self.keys: ClientKeys | None = None

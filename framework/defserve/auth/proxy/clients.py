@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -246,7 +247,11 @@ ALL_FETCHES: Final = Rate(per_second=20, burst=100)
 
 # Of the fetch and of httpx2: whoever has the document did not answer in time, or not yet.
 _LATE: Final = ("TimeoutError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout")
-_AWAY: Final = OAuthError("temporarily_unavailable", "the client's document cannot be read at the moment; try again")
+
+# Made for each refusal: an exception that is raised again keeps the frames of every earlier request.
+_refuse_for_now = partial(
+    OAuthError, "temporarily_unavailable", "the client's document cannot be read at the moment; try again"
+)
 
 FetchDocument = Callable[[str], Awaitable[bytes]]
 MakeClientKeys: TypeAlias = "Callable[[Mapping[str, Any], FetchDocument], ClientKeys]"
@@ -272,6 +277,8 @@ class ClientDocuments:
         self._kept: ByteBoundedCache[_Kept] = ByteBoundedCache(KEPT_BYTES)
         self._bad: ByteBoundedCache[_Kept] = ByteBoundedCache(BAD_BYTES)
         self._fetches, self._all_fetches = TokenBuckets(FETCHES), TokenBuckets(ALL_FETCHES, capacity=1)
+        # Keys are fetched again for documents that are kept, whoever named them: that must not use up new documents.
+        self._key_fetches = TokenBuckets(ALL_FETCHES, capacity=1)
 
     async def find_client(self, url: str, address: str = "") -> OAuthClient | None:
         """The client with this id; None if there is no such client. Raises OAuthError if that cannot be found out.
@@ -306,9 +313,10 @@ class ClientDocuments:
             )
         except Exception as error:
             # httpx2 has errors of its own, and is not imported here.
-            if error is _AWAY or type(error).__name__ in _LATE:
+            is_away = isinstance(error, OAuthError) and error.error == "temporarily_unavailable"
+            if is_away or type(error).__name__ in _LATE:
                 log.warning("the client %s cannot be read at the moment: %s", url, type(error).__name__)
-                raise _AWAY from None
+                raise _refuse_for_now() from None
             if isinstance(error, (OAuthError, DefserveError, OSError, ValueError, RecursionError)):
                 log.warning("the client %s is refused: %s", url, error or type(error).__name__)
             else:
@@ -321,8 +329,8 @@ class ClientDocuments:
         return self._make_keys(fields, self._fetch_keys)
 
     async def _fetch_keys(self, url: str) -> bytes:
-        if self._all_fetches.take_token("all"):
-            raise OSError("too many clients are being looked up")
+        if self._key_fetches.take_token("all"):
+            raise OSError("the keys of too many clients are being fetched")
         return await self._fetch(url)
 
 
@@ -355,7 +363,7 @@ async def fetch_guarded(url: str) -> bytes:
     async with GuardedClient(egress) as http:
         answer = await http.get(url, headers={"accept": "application/json"})
     if answer.status_code >= 500 or answer.status_code == 429:
-        raise _AWAY
+        raise _refuse_for_now()
     if answer.status_code != 200:
         raise OSError(f"it answered with status {answer.status_code}")
     return answer.content

@@ -17,7 +17,7 @@ from defserve.auth.auth_options import Auth
 from defserve.auth.dpop import DPoP
 from defserve.auth.issuers import SendHttpRequest, send_http_request
 from defserve.auth.oauth import ISSUER_METADATA_PATH, OPENID_METADATA_PATH, check_oauth_url
-from defserve.auth.principals import Principal, parse_scopes
+from defserve.auth.principals import MAX_PRINCIPAL_ID_LENGTH, Principal, is_token_principal_id, parse_scopes
 from defserve.auth.proxy.assertions import (
     ID_JAG_PROFILE,
     JWT_BEARER_GRANT,
@@ -40,7 +40,7 @@ from defserve.auth.proxy.clients import (
 from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.sign_in import ConsentQuestion, SignInFlow, make_refusal_page
 from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteRequest, SiteResponse
-from defserve.auth.proxy.tokens import ProxyTokens, UserGrants, VendorSignInRules
+from defserve.auth.proxy.tokens import ProxyTokens, UserGrants, VendorSignInRules, make_client_subject
 from defserve.auth.proxy.vendors import Vendor, VendorLogin, resolve_vendor
 from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS
 from defserve.auth.token_exchange import OnBehalfOf
@@ -135,6 +135,7 @@ class OAuthProxy(Auth):
             ClientAssertionRule(audiences, grants.claim_first_use),
         )
         _check_given_scopes(offered, issuers, clients)
+        _check_caller_names(self.issuer, clients)
         side = None
         if vendor is not None:
             known = resolve_vendor(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
@@ -228,6 +229,17 @@ def _check_given_scopes(
             )
 
 
+def _check_caller_names(issuer: str, clients: Sequence[RegisteredClient]) -> None:
+    """Raises UsageError for a client that acts for itself and could not be called what its tokens say."""
+    for each in clients:
+        name = make_client_subject(issuer, each.id)
+        if each.scopes is not None and not is_token_principal_id(name):
+            raise UsageError(
+                f"RegisteredClient({each.id!r}, scopes=…) would be the caller {name!r}, which is too long",
+                fix=f"give it a shorter client_id: both together may have {MAX_PRINCIPAL_ID_LENGTH} characters",
+            )
+
+
 def _base(url: str) -> str:
     """The issuer of a server at this URL: all but the last part of its path."""
     parts = check_oauth_url(url, "the url")
@@ -261,7 +273,8 @@ _JSON: Final = (("content-type", "application/json"), ("cache-control", "no-stor
 _ANY_ORIGIN: Final = (
     ("access-control-allow-origin", "*"),
     ("access-control-allow-methods", "GET, POST, OPTIONS"),
-    ("access-control-allow-headers", "authorization, content-type, mcp-protocol-version"),
+    ("access-control-allow-headers", "authorization, content-type, dpop, mcp-protocol-version"),
+    ("access-control-expose-headers", "dpop-nonce, retry-after, www-authenticate"),
 )
 
 Handler = Callable[[SiteRequest], Awaitable[SiteResponse]]

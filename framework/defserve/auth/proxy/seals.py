@@ -15,6 +15,7 @@ from defserve.stores.identity import NO_SERVER_IDENTITY, ServerIdentity
 
 MIN_SECRET_BYTES: Final = 32
 MAX_SEAL_LENGTH: Final = 16 * 1024
+"""How long a sealed text of a peer may be. What lies in our own store may be longer."""
 _SALT: Final = 16
 # Every value has a key of its own, made of its salt, so this nonce is used once with each.
 _NONCE: Final = bytes(12)
@@ -55,12 +56,12 @@ class TokenSealer:
         sealed = AESGCM(_key(self._roots[0], purpose, salt)).encrypt(_NONCE, text, purpose.encode())
         return json_values.encode_base64url(salt + sealed)
 
-    def open(self, purpose: str, text: str) -> Any:
-        """The value; None if it was not sealed here for this purpose, or is over."""
+    def open(self, purpose: str, text: str, *, max_length: int | None = MAX_SEAL_LENGTH) -> Any:
+        """The value; None if it was not sealed here for this purpose, is over, or is too long."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        if len(text) > MAX_SEAL_LENGTH:
+        if max_length is not None and len(text) > max_length:
             return None
         try:
             raw = json_values.decode_base64url(text)

@@ -399,8 +399,9 @@ def problem_page(text: str, url: str) -> SiteResponse:
 
 def _page(status: int, title: str, body: str, cookies: Sequence[tuple[str, str]], head: str = "") -> SiteResponse:
     html = render_html_page(title, f"<div class=narrow><h1>{title}</h1>{body}</div>", head=head)
-    # With `no-referrer`, browsers would call the origin of our own form `null`.
-    headers = make_html_headers(form_action="'self'", referrer="same-origin")
+    # With `no-referrer`, browsers would call the origin of our own form `null`. Clients on the web open these pages in
+    # a window that comes back to them and tells the one that opened it. A policy for openers would part the two.
+    headers = make_html_headers(form_action="'self'", referrer="same-origin", opener="unsafe-none")
     return SiteResponse(status, html, [("content-type", "text/html; charset=utf-8"), *headers, *cookies])
 
 

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from defserve.auth.bearer_tokens import DpopProofRequest, ExplainingVerifier, TokenRefused, make_credential_name
@@ -48,14 +49,18 @@ UNCONFIRMED_WARNING: Final = (
     "still welcome there: users sign in again after %g hours"
 )
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")
-_BAD_CODE: Final = OAuthError("invalid_grant", "this code is not good, was used, or belongs to another request")
 CLIENT_SOURCE: Final = "client"
 """The source of a grant that a client has got for itself. A trusted issuer is a URL."""
 
 GrantHandler: TypeAlias = Callable[[OAuthClient, Mapping[str, str], str], Awaitable[dict[str, Any]]]
 """Answers a token request of a client: its form, and the thumbprint of the key that it proves, or nothing."""
 
-_BAD_TOKEN: Final = OAuthError("invalid_grant", "this refresh token is not good, was used, or was taken back")
+
+# Made for each refusal: an exception that is raised again keeps the frames of every earlier request.
+_refuse_code = partial(OAuthError, "invalid_grant", "this code is not good, was used, or belongs to another request")
+_refuse_refresh_token = partial(
+    OAuthError, "invalid_grant", "this refresh token is not good, was used, or was taken back"
+)
 
 
 class VendorSignInRules(NamedTuple):
@@ -152,7 +157,8 @@ class ProxyTokens(ExplainingVerifier):
         return grant is not None and is_same_resource(grant.resource, self.audiences[0])
 
     def _vendor_tokens(self, grant: UserGrant) -> dict[str, str]:
-        found: dict[str, str] | None = self._seals.open("vendor", grant.vendor)
+        # Of our own store. Tokens of a vendor that lists groups or roles in them are long.
+        found: dict[str, str] | None = self._seals.open("vendor", grant.vendor, max_length=None)
         return found or {}
 
     # -- at the token endpoint ---------------------------------------------------------------------------
@@ -209,7 +215,7 @@ class ProxyTokens(ExplainingVerifier):
         if client.own_scopes is None:
             raise OAuthError("unauthorized_client", "this client may not act for itself")
         self._check_resource(form, self.audiences[0])
-        subject = f"{self.issuers[0]}|{client.id}"
+        subject = make_client_subject(self.issuers[0], client.id)
         scopes, claims = _intersect_scopes(form, client.own_scopes), {"sub": subject, "client_name": client.name}
         return await self._issue_for(client, subject, scopes, claims, MAX_TOKEN_SECONDS, CLIENT_SOURCE, thumbprint)
 
@@ -247,7 +253,7 @@ class ProxyTokens(ExplainingVerifier):
             self._seals.open("code", require_form_field(form, "code")),
         )
         if found is None or _VERIFIER.fullmatch(verifier) is None:
-            raise _BAD_CODE
+            raise _refuse_code()
         id, challenge, redirect = found
         grant = await self._grants.find_grant(id)
         if (
@@ -256,27 +262,27 @@ class ProxyTokens(ExplainingVerifier):
             or not _same(challenge, make_pkce_challenge(verifier))
             or form.get("redirect_uri", redirect) != redirect
         ):
-            raise _BAD_CODE
+            raise _refuse_code()
         self._check_resource(form, grant.resource)
         if not await self._grants.claim_first_use("code", id, PENDING_SECONDS):
             # Two have shown the same code: nobody knows which of them is the client (RFC 6749 §4.1.2).
             await self._grants.revoke_grant(id)
-            raise _BAD_CODE
+            raise _refuse_code()
         renewed = await self._grants.renew_grant(grant, bound_to=thumbprint)
         if renewed is None:
-            raise _BAD_CODE
+            raise _refuse_code()
         return self._issue_tokens(renewed, renewed.scopes)
 
     async def _by_refresh_token(self, client: OAuthClient, form: Mapping[str, str], thumbprint: str) -> dict[str, Any]:
         found = self._seals.open("refresh", require_form_field(form, "refresh_token"))
         grant = await self._grants.find_grant(found[0]) if found is not None else None
         if found is None or not self._is_ours(grant) or not _same(grant.client, client.key):
-            raise _BAD_TOKEN
+            raise _refuse_refresh_token()
         if found[1] != grant.generation:
             # A refresh token came back that was used already: it, or what it was exchanged for, was stolen.
             log.warning("a refresh token was used twice; the grant of client %s is taken back", client.key)
             await self._grants.revoke_grant(grant.id)
-            raise _BAD_TOKEN
+            raise _refuse_refresh_token()
         self._check_resource(form, grant.resource)
         if grant.bound_to and not _same(grant.bound_to, thumbprint):
             raise OAuthError("invalid_dpop_proof", "this refresh token is bound to a key that has not been proved")
@@ -288,17 +294,23 @@ class ProxyTokens(ExplainingVerifier):
             assert self._vendor is not None
             if not self._vendor.allows(claims):
                 log.warning("%s may not use this server any more: OAuthProxy(allow=…)", grant.subject)
-                raise _BAD_TOKEN
+                raise _refuse_refresh_token()
             scopes = await self._vendor.rule.grant_scopes(claims, scopes)
             confirmed = time.time() if is_confirmed else grant.confirmed
             until = grant.until if is_confirmed else min(grant.until, confirmed + MAX_UNCONFIRMED_SECONDS)
             if until <= time.time():
                 raise OAuthError("invalid_grant", "the vendor cannot be asked about this account: sign in again")
             renewed = await self._grants.renew_grant(
-                grant, vendor=vendor, claims=claims, confirmed=confirmed, until=until
+                grant,
+                vendor=vendor,
+                claims=claims,
+                confirmed=confirmed,
+                until=until,
+                # A client that proves a key only from now on gets tokens that are bound to it (RFC 9449 §5).
+                bound_to=grant.bound_to or thumbprint,
             )
             if renewed is None:
-                raise _BAD_TOKEN
+                raise _refuse_refresh_token()
         except OAuthError as error:
             if error.error == "invalid_grant":
                 await self._grants.revoke_grant(grant.id)
@@ -324,7 +336,7 @@ class ProxyTokens(ExplainingVerifier):
             return sealed, grant.claims, False
         if claims["sub"] != grant.subject:
             log.warning("the vendor speaks of %s, and %s had signed in", claims["sub"], grant.subject)
-            raise _BAD_TOKEN
+            raise _refuse_refresh_token()
         # A rule that refuses by a claim would let in whoever has lost it.
         if lost := sorted(grant.claims.keys() - claims.keys()):
             log.warning("the vendor does not say %s of %s any more, who signs in again", ", ".join(lost), grant.subject)
@@ -360,6 +372,11 @@ class ProxyTokens(ExplainingVerifier):
         grant = await self._grants.find_grant(found[0]) if found is not None else None
         if self._is_ours(grant) and _same(grant.client, client.key):
             await self._grants.revoke_grant(grant.id)
+
+
+def make_client_subject(issuer: str, client_id: str) -> str:
+    """What a client is called that acts for itself."""
+    return f"{issuer}|{client_id}"
 
 
 def _intersect_scopes(form: Mapping[str, str], allowed: Iterable[str]) -> tuple[str, ...]:

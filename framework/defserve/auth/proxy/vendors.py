@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
+from defserve.auth.bearer_tokens import quote_untrusted
 from defserve.auth.issuers import (
     HttpRequest,
     IssuerUnavailable,
@@ -50,8 +51,8 @@ class SignedInUser:
     `sub` is the id that never changes for a user of this vendor. An e-mail address that is not verified is left out.
     """
 
-    claims: Mapping[str, Any]
-    tokens: Mapping[str, str]
+    claims: Mapping[str, Any] = field(repr=False)
+    tokens: Mapping[str, str] = field(repr=False)
 
 
 class VendorLogin:
@@ -95,7 +96,9 @@ class VendorLogin:
     async def check_issuer(self, issuer: str | None) -> None:
         """Refuse a code that another vendor has sent here (RFC 9207). Raises OAuthError."""
         says_so = (await self._load_metadata()).get("authorization_response_iss_parameter_supported") is True
-        if (issuer is None and says_so) or (issuer is not None and issuer != self.vendor.issuer):
+        ours = self.vendor.issuer or self.vendor.response_issuer
+        if (issuer is None and says_so) or (issuer is not None and issuer != ours):
+            log.warning("an answer of a sign-in names the issuer %s, expected is %r", quote_untrusted(issuer), ours)
             raise OAuthError("access_denied", "the answer came from another authorization server")
 
     async def finish_sign_in(self, code: str, state: str, verifier: str) -> SignedInUser:
@@ -158,7 +161,9 @@ class VendorLogin:
         found = {name: claims[name] for name in KEPT_CLAIMS if name in claims}
         if claims.get("email_verified") is not True or not isinstance(claims.get("email"), str):
             found.pop("email", None)
-        subject = str(claims.get(self.vendor.subject, ""))
+        id = claims.get(self.vendor.subject)
+        # Only texts and whole numbers: as a text, what is no id would be one that all such accounts have ("None").
+        subject = str(id) if isinstance(id, str | int) and not isinstance(id, bool) else ""
         if not is_token_principal_id(subject):
             raise OAuthError("access_denied", "the account has no usable id")
         elsewhere: Any = claims.get("_claim_names")
@@ -266,7 +271,8 @@ class Vendor:
     `issuer` is an OpenID provider. Without one, `authorize`, `token` and `user` are its addresses, and `user` answers
     with a JSON object about the user. `subject` names the claim that never changes for a user, and `names` those by
     which people know one: only claims that users cannot choose freely. `scopes` are asked for at the vendor, and of
-    the `optional_scopes` those that its metadata lists. `more` are further parameters for it.
+    the `optional_scopes` those that its metadata lists. `more` are further parameters for it. `response_issuer` is what
+    a vendor without an `issuer` calls itself where it sends users back (`iss`, RFC 9207).
     """
 
     title: str
@@ -280,6 +286,7 @@ class Vendor:
     method: Literal["basic", "post"] = "post"
     more: Mapping[str, str] = field(default_factory=dict[str, str])
     optional_scopes: tuple[str, ...] = ()
+    response_issuer: str = ""
 
 
 VENDORS: Final[Mapping[str, Vendor]] = {
@@ -292,6 +299,7 @@ VENDORS: Final[Mapping[str, Vendor]] = {
         subject="id",
         names=("id", "login"),
         scopes=("read:user",),
+        response_issuer="https://github.com/login/oauth",
     ),
     # An Entra user's e-mail address is not verified, so it names nobody.
     "entra": Vendor(

@@ -57,9 +57,6 @@ MAX_WAITING_BODY_BYTES: Final = 64 * 1024
 MAX_LEARNED_HEADS: Final = 64
 
 HEAD_TIMEOUT: Final = BadRequest("the head of the request did not arrive in time", 408)
-TOO_MANY_CONNECTIONS: Final = BadRequest("too many connections are open; try again later", 503)
-TOO_MUCH_OVERHEAD: Final = BadRequest(f"more than {MAX_HEAD_BYTES} bytes came that are no part of the body", 431)
-WRONG_UPGRADE: Final = BadRequest("a connection is upgraded with GET, in HTTP/1.1")
 
 # Deadlines of a connection.
 _HEAD, _IDLE, _REST, _NOTHING = "head", "idle", "rest", "nothing"
@@ -307,7 +304,7 @@ class HttpConnection(StallGuard):
         self._buffer, self._scanned = self._buffer[end:], 0
         self._stop_waiting()
         if self._has_no_room():
-            raise TOO_MANY_CONNECTIONS
+            raise BadRequest("too many connections are open; try again later", 503)
         if head.upgrade == b"websocket" and self.state.open_websocket is not None:
             self._upgrade(head)
             return
@@ -345,7 +342,7 @@ class HttpConnection(StallGuard):
         if request is None:  # it was answered already: the rest is thrown away
             self._dropped += len(part)
         if body.overhead > MAX_HEAD_BYTES or self._dropped > MAX_HEAD_BYTES + self.state.limits.message:
-            raise TOO_MUCH_OVERHEAD
+            raise BadRequest(f"more than {MAX_HEAD_BYTES} bytes came that are no part of the body", 431)
         if body.is_complete:
             self._body = None
         if request is not None:
@@ -375,7 +372,7 @@ class HttpConnection(StallGuard):
     def _upgrade(self, head: RequestHead) -> None:
         """Hand the connection over to the protocol of WebSockets."""
         if head.method != "GET" or head.version != "1.1" or head.length != 0:
-            raise WRONG_UPGRADE
+            raise BadRequest("a connection is upgraded with GET, in HTTP/1.1")
         rest, self._buffer = self._buffer, b""
         make = self.state.open_websocket
         assert make is not None

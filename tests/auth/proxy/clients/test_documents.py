@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from defserve.auth.issuers import FetchUrl
 from defserve.auth.proxy import clients
+from defserve.auth.proxy.assertions import ClientKeys
 from defserve.auth.proxy.clients import (
     ALL_FETCHES,
     FETCHES,
@@ -15,6 +18,7 @@ from defserve.auth.proxy.clients import (
     is_document_url,
 )
 from defserve.auth.proxy.site_messages import OAuthError
+from defserve.auth.signing_keys import FixedKey, VerificationKey
 from defserve.errors import DefserveError
 from tests.rows import for_each_row
 
@@ -103,6 +107,16 @@ async def test_a_document_that_does_not_come_in_time_is_asked_for_again() -> Non
     assert await known.find_client(URL) is not None
 
 
+async def test_a_refusal_keeps_nothing_of_an_earlier_one() -> None:
+    known = ClientDocuments(Web(TimeoutError()).fetch)
+    refusals = list[OAuthError]()
+    for _ in range(2):
+        with pytest.raises(OAuthError) as caught:
+            await known.find_client(URL)
+        refusals.append(caught.value)
+    assert refusals[0] is not refusals[1], "an exception that is raised again holds every frame that it went through"
+
+
 async def test_strangers_cannot_cause_many_fetches_nor_stop_those_of_others() -> None:
     web = Web(OSError("away"))
     known = ClientDocuments(web.fetch)
@@ -120,6 +134,23 @@ async def test_strangers_cannot_cause_many_fetches_nor_stop_those_of_others() ->
     assert await known.find_client(URL, "192.0.2.1") is not None and not web.asked, (
         "bad documents drive out no good one"
     )
+
+
+async def test_keys_that_are_fetched_again_and_again_stop_no_new_document() -> None:
+    def keep_fetch(fields: Mapping[str, Any], fetch: FetchUrl) -> ClientKeys:
+        fetches.append(fetch)
+        return ClientKeys(FixedKey(VerificationKey(None, frozenset())))
+
+    fetches = list[FetchUrl]()
+    web = Web({**GOOD, "token_endpoint_auth_method": "private_key_jwt"})
+    known = ClientDocuments(web.fetch, make_keys=keep_fetch)
+    assert await known.find_client(URL, "192.0.2.1") is not None
+    with pytest.raises(OSError, match="too many"):
+        for _ in range(ALL_FETCHES.burst * 2):
+            await fetches[0]("https://app.example/keys")
+    other = "https://other.example/client.json"
+    web.said = {**GOOD, "client_id": other}
+    assert await known.find_client(other, "192.0.2.2") is not None
 
 
 @for_each_row(

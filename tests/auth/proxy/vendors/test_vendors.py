@@ -81,6 +81,7 @@ async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
     assert "nonce" not in fields and fields["code_challenge_method"] == "S256"
     user = await login.finish_sign_in("good", "state", "verifier")
     assert user.claims == {"id": 583231, "login": "octocat", "sub": "583231"}
+    assert "gho_x" not in repr(user), "no traceback and no log shows the vendor's tokens"
     assert user.tokens == {"access_token": "gho_x"} == await login.renew_tokens(user.tokens)
     github.user["login"] = "renamed"
     assert await login.reconfirm_user(user.tokens) == {**user.claims, "login": "renamed"}
@@ -91,6 +92,23 @@ async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
         await login.reconfirm_user(user.tokens)
     with pytest.raises(OAuthError, match="another authorization server"):
         await login.check_issuer("https://evil.example")
+
+
+async def test_github_names_itself_where_it_sends_users_back() -> None:
+    login = VendorLogin(VENDORS["github"], "id", "secret", "https://x.example/callback", send=GitHub().send)
+    for issuer in ("https://github.com/login/oauth", None):
+        await login.check_issuer(issuer)
+    for issuer in ("https://github.com", "", "https://github.com/login/oauth/"):
+        with pytest.raises(OAuthError, match="another authorization server"):
+            await login.check_issuer(issuer)
+
+
+@for_each_row("id", [None, True, 1.5, [], {"id": 1}, "", "local"])
+async def test_an_account_whose_id_is_none_has_no_name_here(id: Any) -> None:
+    github = GitHub(id=id)
+    login = VendorLogin(VENDORS["github"], "id", "secret", "https://x.example/callback", send=github.send)
+    with pytest.raises(OAuthError, match="no usable id"):
+        await login.finish_sign_in("good", "state", "verifier")
 
 
 @for_each_row(
