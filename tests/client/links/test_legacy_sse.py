@@ -15,6 +15,7 @@ from defserve.client.targets import connect_url
 from defserve.errors import PeerError, PeerGone
 from defserve.serve.address import CredentialsRequired
 from tests.client.links.asgi import serving
+from tests.rows import for_each_row
 from tests.testing import calculator
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +82,20 @@ async def test_messages_are_never_sent_to_another_server():
     async with streaming(b"event: endpoint", b"data: http://127.0.0.1:1/steal") as url:
         with pytest.raises(PeerError, match="another server"):
             await LegacySseLink.connect(url)
+
+
+@for_each_row(("before", "after"), [("127.0.0.1", "127.0.0.1"), ("me:secret@LOCALHOST", "localhost")])
+async def test_the_same_server_may_be_written_in_another_way(before: str, after: str):
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        port = scope["server"][1]
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        address = f"event: endpoint\ndata: http://{after}:{port}/messages?id=1\n\n"
+        await send({"type": "http.response.body", "body": address.encode()})
+
+    async with serving(_http_only(app), "/sse") as url:
+        link = await LegacySseLink.connect(url.replace("127.0.0.1", before))
+        await link.aclose()
+        assert await link.receive() is None
 
 
 async def test_an_address_that_is_none_is_told_at_once():

@@ -149,7 +149,7 @@ class OriginHttpClient:
                     connection = await self._connect_to_one_of(await self._resolve(host, port), host, port)
         except TimeoutError:
             raise HttpConnectFailed(f"no connection within {CONNECT_SECONDS:g} s") from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name that no resolver takes
             raise HttpConnectFailed(str(error) or type(error).__name__) from None
         except Refused as error:
             raise HttpConnectFailed(error.message) from None
@@ -228,10 +228,10 @@ class RequestAddress:
             from defserve.auth.oauth import encode_basic_auth
 
             self.userinfo = encode_basic_auth(unquote(parts.username), unquote(parts.password or ""))
-        self._shown = f"{scheme}://{named}{f':{port}' if port else ''}{path}"
+        self._shown = f"{scheme}://{self.authority}{path}"
 
     def __str__(self) -> str:
-        """The address without the parts that may be secret: user, password and query."""
+        """The address as it is asked for, without the parts that may be secret: user, password and query."""
         return self._shown
 
     def join(self, reference: str) -> RequestAddress:
