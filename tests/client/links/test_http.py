@@ -722,15 +722,35 @@ class Unwilling:
 
     def __init__(self) -> None:
         self.urls: list[str] = []
+        self.challenges: list[int] = []
 
     async def headers(self, method: str, url: str) -> dict[str, str]:
         self.urls.append(url)
         return {}
 
     async def handle_challenge(self, challenge: Any) -> bool:
+        self.challenges.append(challenge.status)
         raise PeerError("nobody signs in")
 
+    def on_request_accepted(self, headers: Any) -> None: ...
+
     async def aclose(self) -> None: ...
+
+
+async def test_nobody_signs_in_to_end_a_session():
+    async def refuse_the_end(exchange: Exchange) -> None:
+        if exchange.verb == "DELETE":
+            await exchange.respond(401, www_authenticate="Bearer")
+        else:
+            await exchange.answer({}, mcp_session_id="s")
+
+    async with web(refuse_the_end) as server:
+        authorizer: Any = Unwilling()
+        link = HttpLink(server.url, authorizer=authorizer)
+        await link.send(b'{"jsonrpc":"2.0","id":1,"method":"initialize"}')
+        assert await link.receive()
+        await link.aclose()
+        assert [exchange.verb for exchange in server.seen] == ["POST", "DELETE"] and not authorizer.challenges
 
 
 async def test_a_refusal_that_ends_in_an_error_leaves_no_connection_open():

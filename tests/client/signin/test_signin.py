@@ -29,6 +29,8 @@ from defserve.client import (
 from defserve.client.link import HttpChallenge
 from defserve.client.signin.authorizer import ServerAuthorizer
 from defserve.client.signin.credentials import MemoryCredentialStore
+from defserve.client.signin.grants import Attempt
+from defserve.client.signin.issuer import ClientRegistration, DiscoveredIssuer, IssuerMetadata, ResourceMetadata
 from defserve.errors import PeerError, UsageError
 from defserve.serve.address import CredentialsRequired
 from tests.client.signin.company import Company, Person, basic_pair, company
@@ -418,6 +420,12 @@ async def test_a_signed_assertion_and_dpop_are_checked_with_the_public_keys(ther
     assert "ath" not in proofs[0] and all("ath" in proof for proof in proofs[1:])
 
 
+async def test_a_token_that_is_not_bound_is_refused_where_bound_ones_were_asked_for(there: Company) -> None:
+    there.token_fields["token_type"] = "Bearer"
+    with pytest.raises(SignInError, match="not bound to our key"):
+        await call(there, ClientCredentials("me", "secret", dpop=True))
+
+
 async def test_nonces_of_the_issuer_and_of_the_server_are_sent_back_to_each(there: Company) -> None:
     there.nonces, there.token_fields["token_type"] = True, "DPoP"
     there.resource["dpop_bound_access_tokens_required"] = True
@@ -531,3 +539,10 @@ class _Given:
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         return self._authorizer
+
+
+def test_the_address_of_a_sign_in_page_may_end_with_a_question_mark() -> None:
+    issuer = IssuerMetadata("https://i.example", "https://i.example/authorize?")
+    found = DiscoveredIssuer(ResourceMetadata("https://s.example/mcp"), issuer)
+    url = Attempt(found, ClientRegistration("me"), "http://127.0.0.1:1/callback", ()).url
+    assert url.startswith("https://i.example/authorize?response_type=code&")

@@ -339,15 +339,22 @@ class LegacySseLink:
         """
         link = cls(url, lambda there: make_endpoint(there, headers, token, resolve, authorizer))
         try:
-            async with asyncio.timeout(OPEN_SECONDS):
-                await asyncio.shield(link._posts)
-        except TimeoutError:
-            await link.aclose()
-            raise PeerError(f"{link._stream} sent no `endpoint` event within {OPEN_SECONDS:g} s") from None
+            await link._wait_for_address()
         except BaseException:
             await link.aclose()
             raise
         return link
+
+    async def _wait_for_address(self) -> None:
+        """Wait for the address to POST to. While somebody signs in, the clock stands still."""
+        is_waiting = True
+        while is_waiting:
+            was_signing_in = self._stream.is_signing_in
+            done, _ = await asyncio.wait((self._posts,), timeout=OPEN_SECONDS)
+            is_waiting = not done and (was_signing_in or self._stream.is_signing_in)
+        if not self._posts.done():
+            raise PeerError(f"{self._stream} sent no `endpoint` event within {OPEN_SECONDS:g} s")
+        self._posts.result()
 
     async def send(self, message: bytes) -> None:
         """POST one message. Raises PeerGone if the server is gone, PeerError if it refuses the message."""

@@ -295,7 +295,9 @@ class ProxiedClient:
             "connecting to an http address through a proxy",
             fix='pip install "defserve[client]", or name the host in NO_PROXY',
         )
-        self._address, self._Error = address, httpx.HTTPError
+        self._address = address
+        # The last two are for a header or an address that HTTP cannot carry.
+        self._Errors: tuple[type[Exception], ...] = (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError)
         self.peers: frozenset[str] = frozenset()
         """Only the proxy knows."""
         self._http: httpx2.AsyncClient = httpx.AsyncClient(
@@ -328,7 +330,7 @@ class ProxiedClient:
     def _errors(self) -> Generator[None]:
         try:
             yield
-        except self._Error as error:
+        except self._Errors as error:
             raise BrokenHttpConnection(str(error) or type(error).__name__) from None
 
 
