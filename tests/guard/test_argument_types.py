@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from defserve import Server, ToolError
 from defserve.errors import Rejected
 from defserve.guard.argument_types import Code, PublicUrl, Shell, ShellCommand, Url, Within
 from defserve.guard.verdict import Verdict, Violation, make_refused_verdict, require_allowed
+from defserve.testing import SyncClient
 from tests.rows import for_each_row
 
 
@@ -147,6 +149,22 @@ def test_a_url_is_handed_over_as_it_was_understood():
 def test_a_refused_url_ends_validation(text: str):
     error = rejection(PublicUrl, text)
     assert (error.guard, error.data["reason"]) == ("network_restricted", "URL refused")
+
+
+@for_each_row("hosts", [["1.1.1.1"], {"1.1.1.1"}, "1.1.1.1"])
+def test_hosts_may_be_given_as_any_collection_or_as_one(hosts: Any) -> None:
+    server = Server("reader")
+
+    async def read(url: PublicUrl) -> str:
+        """Read a page."""
+        return url
+
+    read.__annotations__["url"] = Annotated[PublicUrl, Url(hosts=hosts, ports=[80], schemes=("http",))]
+    server.tool(read)
+    with SyncClient(server) as client:
+        assert client.call("read", url="http://1.1.1.1/") == "http://1.1.1.1/"
+        with pytest.raises(ToolError, match="not on the list"):
+            client.call("read", url="http://1.0.0.1/")
 
 
 def test_options_say_which_urls_are_wanted():

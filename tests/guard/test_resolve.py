@@ -100,3 +100,7 @@ def test_options_that_cannot_work_are_refused_when_they_are_made(options: dict[s
 
 def test_one_text_is_one_value() -> None:
     assert Egress(hosts="Example.com", private="localhost:80").hosts == ("example.com",)
+
+
+def test_the_text_of_the_options_shows_no_password_of_a_proxy() -> None:
+    assert "hunter2" not in repr(Egress(proxy="http://me:hunter2@proxy:3128"))

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from defserve import Server, ToolError, UsageError, dangerous
 from defserve.errors import Rejected
-from defserve.guard import Egress, FileTypes, Upload
+from defserve.guard import Egress, FileTypes, Upload, paths
 from defserve.guard import network as egress
 from defserve.guard.uploads import MAX_CHUNK_BYTES, sanitize_name
 from defserve.testing import SyncClient
@@ -278,6 +278,20 @@ async def test_a_hostile_link_is_refused_while_it_is_read(send: Callable[..., An
         assert there.asked == 1
 
 
+@for_each_row("url", ["http://files.test/1", "http://FILES.test:80/1", "http://files.test"])
+async def test_a_link_without_tls_may_name_a_private_host_in_any_form(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["10.0.0.7"]
+
+    monkeypatch.setattr(egress, "resolve_with_system", resolve)
+    upload = validated({"download_url": url, "file_id": "1"})
+    await upload.judge_link(Egress(private=["files.test:80"]))
+    with pytest.raises(Rejected):
+        await upload.judge_link(Egress(private=["files.test:8080"]))
+
+
 @pytest.mark.parametrize(("answers", "begins"), [(["10.0.0.7"], 0), (["8.8.8.8", "10.0.0.7"], 1)])
 async def test_a_name_that_leads_to_a_private_address_is_refused_at_each_look(
     monkeypatch: pytest.MonkeyPatch, answers: list[str], begins: int
@@ -325,6 +339,13 @@ def test_whatever_is_sent_is_a_file_or_refused(value: Any) -> None:
         pass
 
 
+@for_each_row("kind", ["image/jpg", "IMAGE/PJPEG", "image/jpeg"])
+def test_a_type_is_accepted_by_each_of_its_names(kind: str) -> None:
+    photo = Annotated[Upload, FileTypes(kind)]
+    assert validated(encode(b"\xff\xd8\xff" + bytes(20)), photo).media_type == "image/jpeg"
+    assert validated(data_uri(b"\xff\xd8\xff" + bytes(20), "image/jpg"), photo).media_type == "image/jpeg"
+
+
 # -- names
 
 
@@ -345,10 +366,21 @@ def test_whatever_is_sent_is_a_file_or_refused(value: Any) -> None:
         ("x" * 500 + ".png", "x" * 116 + ".png"),
         ("größe.png", "größe.png"),
         (None, "upload"),
+        ("con .txt", "_con .txt"),
+        ("a\u2028b.png", "a b.png"),
+        ("a\u3164\ufe0f.png", "a.png"),
+        ("x" * 119 + " y" * 9, "x" * 119),
+        ("\u4e2d" * 120 + ".txt", "\u4e2d" * 78 + ".txt"),
     ],
 )
 def test_a_name_is_safe_on_every_system(given: str | None, name: str) -> None:
     assert sanitize_name(given) == name
+
+
+@given(st.text("con. 1\\/:~%-\u00b9\u2024\uff0e\u1680\u2028\u200b\u3164\ufe0f\u0301\ud800\u4e2d\U0001f600"))
+def test_a_safe_name_is_a_path_that_is_allowed(given: str) -> None:
+    name = sanitize_name(given)
+    assert paths.judge(name, "/srv").allowed and "/" not in name and name == name.strip(". ")
 
 
 # -- what is published

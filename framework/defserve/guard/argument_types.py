@@ -144,6 +144,12 @@ class Url:
 
     validator: ClassVar[str] = "network_restricted"
 
+    def __post_init__(self) -> None:
+        # Tuples, because the URLs of a call are looked up by their guard. A str is a collection too, of its characters.
+        for name in ("hosts", "ports", "schemes", "private"):
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, (values,) if isinstance(values, str | int) else tuple(values))
+
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.url, core_schema.str_schema())
 
@@ -286,14 +292,14 @@ class FileTypes:
     validator: ClassVar[None] = None
 
     def __init__(self, *kinds: str, max_size: int = 10_000_000) -> None:
-        from defserve.guard.uploads import is_media_range
+        from defserve.guard.uploads import is_media_range, normalize_media_type
 
         for kind in kinds:
             if not is_media_range(kind):
                 raise UsageError(f"FileTypes: {kind!r} is no media type", fix='write FileTypes("image/png", "text/*")')
         if max_size < 1:
             raise UsageError(f"FileTypes(max_size={max_size!r}) must be at least 1", fix="write max_size=10_000_000")
-        self.kinds, self.max_size = tuple(kind.lower() for kind in kinds), max_size
+        self.kinds, self.max_size = tuple(map(normalize_media_type, kinds)), max_size
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileTypes) and (self.kinds, self.max_size) == (other.kinds, other.max_size)

@@ -11,7 +11,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -448,7 +448,7 @@ class Egress:
     """Seconds for everything: resolution, connection, redirects and the last byte of the body."""
     redirects: int = 3
     """How many redirects are followed. With 0, a redirect is returned as the response."""
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)
     """An http(s) proxy for every request. The proxy resolves the names, so it has to keep private addresses out of
     reach; here only the text of a URL is judged. Proxies of the environment are never used."""
 

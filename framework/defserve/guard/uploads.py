@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import unquote
 
+from defserve.base.hidden_characters import remove_hidden_characters
 from defserve.errors import LimitExceeded, Rejected
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 48 * 1024
 MAX_CHUNK_BYTES: Final = 64 * 1024
 MAX_NAME_LENGTH: Final = 120
+MAX_NAME_BYTES: Final = 240
+"""File systems count bytes, and most take 255."""
 MAX_HEADER_LENGTH: Final = 1_000
 MAX_MEDIA_TYPE_LENGTH: Final = 127
 SNIFFED_BYTES: Final = 512
@@ -209,10 +212,14 @@ async def _fetch_chunks(
 
 def _narrow_egress(url: str, types: FileTypes, egress: Egress | None) -> Egress:
     """The server's rules, for one file. Only a host that it lists as private may be asked without TLS."""
-    from defserve.guard.network import Egress
+    from defserve.guard.network import Egress, parse_authority
 
     egress = egress or Egress()
-    is_private = any(url.lower().startswith(f"http://{host}/") for host in egress.private)
+    try:
+        where = parse_authority(url)
+        is_private = where.scheme == "http" and str(where) in egress.private
+    except ValueError:
+        is_private = False  # it is refused as it is judged
     schemes = ("http",) if is_private else ("https",)
     return replace(egress, schemes=schemes, max_bytes=types.max_size, redirects=0)
 
@@ -273,6 +280,11 @@ def is_media_range(text: str) -> bool:
     return len(text) <= MAX_MEDIA_TYPE_LENGTH and _MEDIA_RANGE.fullmatch(text) is not None
 
 
+def normalize_media_type(text: str) -> str:
+    """A media type in lower case, by its usual name: "image/jpeg" for "image/jpg"."""
+    return _SAME_TYPES.get(text.lower(), text.lower())
+
+
 def _is_accepted(types: FileTypes, media_type: str) -> bool:
     family = media_type.partition("/")[0] + "/*"
     return not types.kinds or any(kind in ("*/*", family, media_type) for kind in types.kinds)
@@ -321,10 +333,10 @@ def _read_media_type(text: str | None) -> str | None:
     """A declared type in its usual form. One that says nothing counts as none. Raises ValueError."""
     if text is None:
         return None
-    media_type = text.partition(";")[0].strip().lower()
+    media_type = normalize_media_type(text.partition(";")[0].strip())
     if len(media_type) > MAX_MEDIA_TYPE_LENGTH or not _MEDIA_TYPE.fullmatch(media_type):
         raise ValueError("has a media type that is none: write one such as image/png")
-    return None if media_type == UNKNOWN_TYPE else _SAME_TYPES.get(media_type, media_type)
+    return None if media_type == UNKNOWN_TYPE else media_type
 
 
 def _guess_type(name: str) -> str | None:
@@ -336,19 +348,24 @@ def _guess_type(name: str) -> str | None:
 # -- Names
 
 
-_RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.I)
+_RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9]) *(?:\..*)?", re.I)
 _UNSAFE: Final = re.compile(r'[<>:"|?*%$`;&\'{}~!#]')
 
 
 def sanitize_name(text: str | None) -> str:
     """A name that is safe on every system: no directory, nothing invisible, not hidden, not reserved, not long."""
     plain = unicodedata.normalize("NFKC", (text or "")[:1_024]).replace("\\", "/").rpartition("/")[2]
-    text = "".join(one for one in plain if unicodedata.category(one)[0] != "C")
-    text = _UNSAFE.sub("_", text).strip(". -")
-    if len(text) > MAX_NAME_LENGTH:
+    text = "".join(" " if one.isspace() else one for one in plain if unicodedata.category(one)[0] != "C")
+    text = _UNSAFE.sub("_", remove_hidden_characters(text)).strip(". -")
+    if len(text) > MAX_NAME_LENGTH or len(text.encode()) > MAX_NAME_BYTES:
         stem, dot, suffix = text.rpartition(".")
-        suffix = dot + suffix if stem and len(suffix) <= 10 else ""
-        text = text[: MAX_NAME_LENGTH - len(suffix)] + suffix
+        stem, suffix = (stem, dot + suffix) if stem and len(suffix) <= 10 else (text, "")
+        stem = (
+            stem[: MAX_NAME_LENGTH - len(suffix)]
+            .encode()[: MAX_NAME_BYTES - len(suffix.encode())]
+            .decode("utf-8", "ignore")
+        )
+        text = f"{stem}{suffix}".rstrip(". -")
     return f"_{text}" if _RESERVED.fullmatch(text) else text or DEFAULT_NAME
 
 

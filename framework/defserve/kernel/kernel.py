@@ -19,7 +19,13 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.base.secret_references import SecretReader
 from defserve.client.link import ResolveHost
 from defserve.errors import DefserveError, InvalidParams, UsageError
-from defserve.kernel.config.entries import KernelConfig, ServerEntry, expand_variables, find_server_changes
+from defserve.kernel.config.entries import (
+    KernelConfig,
+    ServerEntry,
+    expand_path_variables,
+    expand_variables,
+    find_server_changes,
+)
 from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.governance.access import (
     find_open_servers,
@@ -503,7 +509,7 @@ def _share(
         return options, StateFile(config.path), None
     from defserve.stores.identity import identify_server
 
-    store, link = expand_variables(group.store, environ), parse_link_address(expand_variables(group.link, environ))
+    store, link = expand_path_variables(group.store, environ), parse_link_address(expand_variables(group.link, environ))
     url = getattr(options.get("auth"), "resource_url", "")
     identity = identify_server(config.settings.name, namespace=options.get("namespace"), url=url)
     state = SharedState(store, identity)

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from defserve.base.http_connection import BrokenHttpConnection
 from defserve.client import Answers, Client, HttpLink
 from defserve.client.links import event_streams, http
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from tests.client.pretend import forward
 from tests.client.web import Exchange, event, web
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -678,6 +680,95 @@ async def test_closing_twice_is_harmless_and_nothing_is_sent_afterwards():
     assert await link.receive() is None
     with pytest.raises(PeerGone):
         await link.send(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+
+
+async def test_a_farewell_that_is_called_off_leaves_no_connection_open():
+    asked = asyncio.Event()
+
+    async def never(exchange: Exchange) -> None:
+        if exchange.verb == "DELETE":
+            asked.set()
+            await exchange.hung_up.wait()
+        else:
+            await exchange.answer({}, mcp_session_id="s")
+
+    async with web(never) as server:
+        link = HttpLink(server.url)
+        await link.send(b'{"jsonrpc":"2.0","id":1,"method":"initialize"}')
+        assert await link.receive()
+        farewell = asyncio.create_task(link.aclose())
+        await asked.wait()
+        waiting = asyncio.create_task(link.receive())
+        farewell.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await farewell
+        assert await waiting is None
+        with pytest.raises(BrokenHttpConnection, match="closed"):
+            await link._endpoint.send("GET", {})  # pyright: ignore[reportPrivateUsage]
+
+
+@for_each_row("url", ["http://a..example/mcp", f"http://{'a' * 70}.example/mcp"])
+async def test_a_name_that_no_resolver_takes_cannot_be_reached(url: str):
+    link = HttpLink(url)
+    with pytest.raises(PeerGone, match="cannot be reached"):
+        await link.send(b'{"jsonrpc":"2.0","method":"notifications/x"}')
+    await link.aclose()
+
+
+class Unwilling:
+    """An authorizer that has no other credentials, and keeps what it was asked."""
+
+    is_signing_in = False
+
+    def __init__(self) -> None:
+        self.urls: list[str] = []
+        self.challenges: list[int] = []
+
+    async def headers(self, method: str, url: str) -> dict[str, str]:
+        self.urls.append(url)
+        return {}
+
+    async def handle_challenge(self, challenge: Any) -> bool:
+        self.challenges.append(challenge.status)
+        raise PeerError("nobody signs in")
+
+    def on_request_accepted(self, headers: Any) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+async def test_nobody_signs_in_to_end_a_session():
+    async def refuse_the_end(exchange: Exchange) -> None:
+        if exchange.verb == "DELETE":
+            await exchange.respond(401, www_authenticate="Bearer")
+        else:
+            await exchange.answer({}, mcp_session_id="s")
+
+    async with web(refuse_the_end) as server:
+        authorizer: Any = Unwilling()
+        link = HttpLink(server.url, authorizer=authorizer)
+        await link.send(b'{"jsonrpc":"2.0","id":1,"method":"initialize"}')
+        assert await link.receive()
+        await link.aclose()
+        assert [exchange.verb for exchange in server.seen] == ["POST", "DELETE"] and not authorizer.challenges
+
+
+async def test_a_refusal_that_ends_in_an_error_leaves_no_connection_open():
+    async def refuse(exchange: Exchange) -> None:
+        exchange.writer.write(b"HTTP/1.1 401 No\r\ncontent-length: 9\r\n\r\n")
+        await exchange.hung_up.wait()
+
+    async with web(refuse) as server:
+        authorizer: Any = Unwilling()
+        link = HttpLink(server.url.replace("http://", "HTTP://") + "a b?c=d", authorizer=authorizer)
+        with pytest.raises(PeerError, match="nobody signs in"):
+            await link.send(b'{"jsonrpc":"2.0","method":"notifications/x"}')
+        (exchange,) = server.seen
+        async with asyncio.timeout(5):
+            await exchange.hung_up.wait()
+        # What a proof of possession signs is the address as it is asked for.
+        assert authorizer.urls == [f"{server.url}a%20b"]
+        await link.aclose()
 
 
 # Requests that are passed on for somebody else.

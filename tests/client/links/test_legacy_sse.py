@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 
 from defserve.client import Answers, RemoteServer
+from defserve.client.links import event_streams
 from defserve.client.links.event_streams import LegacySseLink
 from defserve.client.links.http import HttpLink
 from defserve.client.targets import connect_url
 from defserve.errors import PeerError, PeerGone
 from defserve.serve.address import CredentialsRequired
 from tests.client.links.asgi import serving
+from tests.rows import for_each_row
 from tests.testing import calculator
 
 pytestmark = pytest.mark.anyio
@@ -83,6 +86,20 @@ async def test_messages_are_never_sent_to_another_server():
             await LegacySseLink.connect(url)
 
 
+@for_each_row(("before", "after"), [("127.0.0.1", "127.0.0.1"), ("me:secret@LOCALHOST", "localhost")])
+async def test_the_same_server_may_be_written_in_another_way(before: str, after: str):
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        port = scope["server"][1]
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        address = f"event: endpoint\ndata: http://{after}:{port}/messages?id=1\n\n"
+        await send({"type": "http.response.body", "body": address.encode()})
+
+    async with serving(_http_only(app), "/sse") as url:
+        link = await LegacySseLink.connect(url.replace("127.0.0.1", before))
+        await link.aclose()
+        assert await link.receive() is None
+
+
 async def test_an_address_that_is_none_is_told_at_once():
     async with streaming(b"event: endpoint\ndata: http://[") as url:
         with pytest.raises(PeerError, match="not an address"):
@@ -99,6 +116,42 @@ async def test_a_challenge_is_told():
     async with streaming(status=401, headers=((b"www-authenticate", b"Bearer"),)) as url:
         with pytest.raises(CredentialsRequired):
             await connect_url(url)
+
+
+async def test_a_person_may_take_longer_to_sign_in_than_a_stream_to_begin(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(event_streams, "OPEN_SECONDS", 0.2)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        status = 200 if (b"authorization", b"Bearer t") in scope["headers"] else 401
+        await send({"type": "http.response.start", "status": status, "headers": STREAM})
+        await send({"type": "http.response.body", "body": b"event: endpoint\ndata: /messages\n\n"})
+
+    async with serving(_http_only(app), "/sse") as url:
+        authorizer: Any = Slow()
+        link = await LegacySseLink.connect(url, authorizer=authorizer)
+        await link.aclose()
+
+
+class Slow:
+    """An authorizer whose person takes half a second."""
+
+    is_signing_in = False
+
+    def __init__(self) -> None:
+        self.shown: dict[str, str] = {}
+
+    async def headers(self, method: str, url: str) -> dict[str, str]:
+        return self.shown
+
+    async def handle_challenge(self, challenge: Any) -> bool:
+        self.is_signing_in = True
+        await asyncio.sleep(0.5)
+        self.is_signing_in, self.shown = False, {"authorization": "Bearer t"}
+        return True
+
+    def on_request_accepted(self, headers: Any) -> None: ...
+
+    async def aclose(self) -> None: ...
 
 
 async def test_nobody_there_is_told():

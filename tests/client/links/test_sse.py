@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.client.links.event_streams import SseParser
+from defserve.client.links.event_streams import SseEvent, SseParser
 from defserve.errors import PeerError
 from tests.rows import for_each_row
 
@@ -75,6 +75,13 @@ def test_an_id_with_a_null_is_ignored_and_an_empty_one_resets():
     stream.feed(b"id: 1\n\nid: 2\x00\n\n")
     assert stream.last_id == "1"
     stream.feed(b"id\n\n")
+    assert stream.last_id == ""
+
+
+@for_each_row("id", ["\xe9".encode(), b"\xff", b"a\x07b", b"a" * 5_000])
+def test_an_id_that_no_header_can_carry_is_none(id: bytes):
+    stream = SseParser(10_000)
+    assert stream.feed(b"id: 1\n\nid: " + id + b"\ndata: x\n\n") == [SseEvent("message", b"x")]
     assert stream.last_id == ""
 
 

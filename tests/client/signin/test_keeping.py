@@ -110,6 +110,26 @@ def test_secrets_are_in_the_keyring_and_not_in_the_file(folder: Path, caplog: py
     store.delete_credential(URL)
 
 
+def test_damaged_secrets_are_none_and_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backend = FakeBackend()
+    store = FileCredentialStore(folder, Keyring(backend))
+    store.store_credential(made())
+    (entry,) = backend.kept
+    for damaged in ("{acc3ss", "[]"):
+        backend.kept[entry] = damaged
+        found = store.load_credential(URL)
+        assert found is None or found.tokens is None
+    for key in ({"kty": "EC"}, {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA", "d": "AA"}):
+        backend.kept[entry] = json.dumps({"access_token": "acc3ss", "key": key})
+        assert store.load_credential(URL) is None
+    path = get_sign_in_path(URL, folder)
+    store = FileCredentialStore(folder, None)
+    store.store_credential(made())
+    path.write_text(json.dumps({**json.loads(path.read_text()), "reach": -1}))
+    assert store.load_credential(URL) is None
+    assert caplog.text.count("is damaged") == 3 and "acc3ss" not in caplog.text
+
+
 def test_two_folders_have_two_sign_ins_to_one_server_in_one_keyring(tmp_path: Path) -> None:
     keyring = Keyring(FakeBackend())
     home, work = (FileCredentialStore(tmp_path / name, keyring) for name in ("home", "work"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from base64 import b64encode
@@ -28,11 +29,14 @@ from defserve.client import (
 )
 from defserve.client.link import HttpChallenge
 from defserve.client.signin.authorizer import ServerAuthorizer
-from defserve.client.signin.credentials import MemoryCredentialStore
+from defserve.client.signin.credentials import Credential, MemoryCredentialStore, Tokens
+from defserve.client.signin.fetching import NetworkReach
+from defserve.client.signin.grants import Attempt
+from defserve.client.signin.issuer import ClientRegistration, DiscoveredIssuer, IssuerMetadata, ResourceMetadata
 from defserve.errors import PeerError, UsageError
 from defserve.serve.address import CredentialsRequired
 from tests.client.signin.company import Company, Person, basic_pair, company
-from tests.client.web import Exchange
+from tests.client.web import Exchange, web
 from tests.rows import for_each_row
 from tests.waiting import until
 
@@ -418,6 +422,12 @@ async def test_a_signed_assertion_and_dpop_are_checked_with_the_public_keys(ther
     assert "ath" not in proofs[0] and all("ath" in proof for proof in proofs[1:])
 
 
+async def test_a_token_that_is_not_bound_is_refused_where_bound_ones_were_asked_for(there: Company) -> None:
+    there.token_fields["token_type"] = "Bearer"
+    with pytest.raises(SignInError, match="not bound to our key"):
+        await call(there, ClientCredentials("me", "secret", dpop=True))
+
+
 async def test_nonces_of_the_issuer_and_of_the_server_are_sent_back_to_each(there: Company) -> None:
     there.nonces, there.token_fields["token_type"] = True, "DPoP"
     there.resource["dpop_bound_access_tokens_required"] = True
@@ -487,6 +497,57 @@ async def test_a_token_that_cannot_be_renewed_yet_is_used_until_it_ends(there: C
         await call(there, StoredSignIn(store))
 
 
+def keep_old_tokens(store: MemoryCredentialStore, origin: str) -> str:
+    """The address of a server for which tokens are kept that are about to expire."""
+    url = f"{origin}/mcp"
+    tokens = Tokens("old", expires_at=time.time() + 5, refresh_token="r1")
+    issuer = IssuerMetadata(origin, token_endpoint=f"{origin}/token")
+    kept = Credential(url, url, issuer, ClientRegistration("me"), tokens, reach=NetworkReach.MACHINE)
+    store.store_credential(kept)
+    return url
+
+
+async def test_a_client_that_is_closed_while_it_renews_its_tokens_keeps_the_new_ones() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def renew(exchange: Exchange) -> None:
+        asked.set()
+        await answer.wait()
+        body = json.dumps({"access_token": "new", "token_type": "Bearer", "refresh_token": "r2"}).encode()
+        await exchange.respond(200, body, content_type="application/json")
+
+    async with web(renew) as server:
+        store = MemoryCredentialStore()
+        url = keep_old_tokens(store, server.url.rstrip("/"))
+        authorizer = ServerAuthorizer(url, store, None)
+        sending = asyncio.create_task(authorizer.headers("GET", url))
+        await asked.wait()
+        closing = asyncio.create_task(authorizer.aclose())
+        await asyncio.sleep(0.05)
+        answer.set()
+        await closing
+        await asyncio.gather(sending, return_exceptions=True)
+    kept = store.load_credential(url)
+    assert kept is not None and kept.tokens is not None and kept.tokens.refresh_token == "r2"
+
+
+async def test_a_renewal_that_is_given_up_while_it_waits_for_the_lock_never_keeps_it() -> None:
+    store = MemoryCredentialStore()
+    url = keep_old_tokens(store, "http://127.0.0.1:1")
+    authorizer = ServerAuthorizer(url, store, None)
+    with store.hold_credential_lock(url):
+        sending = asyncio.create_task(authorizer.headers("GET", url))
+        await asyncio.sleep(0.1)
+        await authorizer.aclose()
+        await sending
+
+    def take_lock() -> None:
+        with store.hold_credential_lock(url):
+            pass
+
+    await asyncio.wait_for(asyncio.to_thread(take_lock), 5)
+
+
 async def test_a_client_that_is_closed_gives_up_its_sign_in(there: Company) -> None:
     class Absent(Person):
         async def visit(self, url: str, is_answer: Callable[[str], bool]) -> str:
@@ -531,3 +592,10 @@ class _Given:
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         return self._authorizer
+
+
+def test_the_address_of_a_sign_in_page_may_end_with_a_question_mark() -> None:
+    issuer = IssuerMetadata("https://i.example", "https://i.example/authorize?")
+    found = DiscoveredIssuer(ResourceMetadata("https://s.example/mcp"), issuer)
+    url = Attempt(found, ClientRegistration("me"), "http://127.0.0.1:1/callback", ()).url
+    assert url.startswith("https://i.example/authorize?response_type=code&")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.kernel.config.entries import KernelConfig, OperatorToolMarks, ServerEntry
+from defserve.kernel.config.entries import KernelConfig, OperatorToolMarks, ServerEntry, expand_path_variables
 from defserve.kernel.config.loading import ConfigMistakes, line_at, lines_of, load_kernel_config
 from defserve.kernel.config.settings import (
     FILE_SETTINGS,
@@ -217,6 +217,31 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
 def test_a_misspelt_setting_gets_a_suggestion(tmp_path: Path) -> None:
     (mistake,) = mistakes(tmp_path, f"{A}prefx = 'a'")
     assert mistake.fix == "did you mean prefix?"
+    (mistake,) = mistakes(tmp_path, "[[server]]\nid = 'a'")
+    assert mistake.fix == "did you mean servers?"
+
+
+def test_a_fix_writes_numbers_in_full(tmp_path: Path) -> None:
+    (mistake,) = mistakes(tmp_path, "[kernel.budget]\nmax_tokens = -1")
+    assert mistake.fix == "give a whole number from 0 to 10000000"
+
+
+def test_stores_of_the_kernel_are_beside_its_file(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, '[kernel]\naudit = "sqlite:///a.db"\nevents = "sqlite:///e.db"').settings
+    assert (settings.audit, settings.events) == (f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/e.db")
+    for text in ("memory", "sqlite:////var/e.db", "redis://localhost/0"):
+        assert loaded(tmp_path, f'[kernel]\nevents = "{text}"').settings.events == text
+
+
+def test_a_variable_may_hold_a_whole_path(tmp_path: Path) -> None:
+    entry = only(tmp_path, '[[servers]]\nid = "a"\ncommand = "x"\ncwd = "${HERE}/work"')
+    assert entry.launch.fill_variables({"HERE": "/srv"}).cwd == "/srv/work"
+    assert entry.launch.fill_variables({"HERE": "sub"}).cwd == f"{tmp_path}/sub/work"
+    group = loaded(tmp_path, '[kernel.group]\nstore = "sqlite:///${HERE}/x.db"').settings.group
+    assert group is not None
+    assert expand_path_variables(group.store, {"HERE": "/srv"}) == "sqlite:////srv/x.db"
+    assert expand_path_variables(group.store, {"HERE": "sub"}) == f"sqlite:///{tmp_path}/sub/x.db"
+    assert expand_path_variables("redis://h/${DB}", {"DB": "/0"}) == "redis://h//0"
 
 
 @pytest.mark.parametrize("content", [b"a = ", b"\xff", None])
@@ -267,6 +292,9 @@ def test_what_has_no_effect_here_is_said(tmp_path: Path) -> None:
 def test_a_secret_in_the_file_is_not_in_the_text_of_an_entry(tmp_path: Path) -> None:
     text = f"{A}args = ['--key=hunter2']\n[servers.env]\nTOKEN = 'hunter2'"
     assert "hunter2" not in repr(loaded(tmp_path, text))
+    stores = "".join(f"{name} = 'postgres://me:hunter2@db/x'\n" for name in ("audit", "keys", "events"))
+    remote = "[[servers]]\nid = 'a'\nurl = 'https://me:hunter2@example.org/mcp?key=hunter2'\n"
+    assert "hunter2" not in repr(loaded(tmp_path, f"[kernel]\n{stores}{remote}"))
 
 
 # ------------------------------------------------------------------------------------------------------------- schema
@@ -319,6 +347,8 @@ def test_lines_are_found_in_lists_of_tables_and_behind_long_texts() -> None:
     assert ("b",) not in lines
     assert line_at(lines, ("s", 1, "t", "unknown")) == 10
     assert line_at(lines, ("nowhere",)) == 1
+    for line in ("# isn't ''' a text", "a = \"'''\"", 'a = \'"""\'', 'a = """x\\"""y"""', "a = '''x\\'''"):
+        assert line_at(lines_of(f"{line}\nx = 1\n"), ("x",)) == 2
     assert line_at(lines_of("# a\u2028b\r\nx = 1\r\n"), ("x",)) == 2
 
 

@@ -84,6 +84,17 @@ def test_literal_secrets_of_the_file_are_hidden_too() -> None:
     assert launch.make_redactor({})("hunter22 in debug") == "[redacted] in debug"
 
 
+def test_a_secret_that_a_variable_has_as_its_default_is_hidden_too() -> None:
+    launch = ServerLaunch("x", env={"API_TOKEN": "${TOKEN:-hunter22}", "MODE": "${MODE:-plain}"})
+    assert launch.make_redactor({})("hunter22 in plain") == "${TOKEN} in plain"
+    assert launch.make_redactor({"TOKEN": "other123"})("other123 in plain") == "${TOKEN} in plain"
+
+
+def test_a_token_is_hidden_without_the_word_before_it() -> None:
+    launch = ServerLaunch(url="https://example.org", headers={"Authorization": "Bearer hunter22"})
+    assert launch.make_redactor({})("hunter22, Bearer hunter22") == "[redacted], [redacted]"
+
+
 def test_a_short_value_is_hidden_only_where_it_stands_alone() -> None:
     hide = Hidden({"PIN": "12"})
     assert hide("12, 123, pin=12") == "${PIN}, 123, pin=${PIN}"

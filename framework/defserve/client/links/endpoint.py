@@ -183,15 +183,22 @@ class AuthorizedEndpoint(HttpEndpoint):
     ) -> HttpResponse:
         """See `HttpEndpoint.send`. A refused request was not acted on, so it is sent again. Raises SignInError too."""
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
-            shown = await self._authorizer.headers(method, self._address.url)
+            shown = await self._authorizer.headers(method, str(self._address))
             response = await super().send(method, {**headers, **shown}, content, repeatable=repeatable)
+            if method == "DELETE":
+                return response  # nobody signs in to say goodbye
             if response.status not in (401, 403):
                 self._authorizer.on_request_accepted(response.headers)
                 return response
             refusal = HttpChallenge(
                 response.status, response.headers, shown.get(AUTHORIZATION_HEADER, ""), self._http.peers
             )
-            if not left or not await self._authorizer.handle_challenge(refusal):
+            try:
+                is_renewed = left > 0 and await self._authorizer.handle_challenge(refusal)
+            except BaseException:
+                await response.aclose()
+                raise
+            if not is_renewed:
                 return response
             await response.aclose()
         raise AssertionError("unreachable")

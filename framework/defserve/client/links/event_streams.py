@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from defserve.base.backoff import compute_backoff, parse_retry_after
 from defserve.base.http_connection import BrokenHttpConnection
@@ -24,6 +24,7 @@ from defserve.client.links.endpoint import (
     get_response_media_type,
     make_endpoint,
 )
+from defserve.client.links.http_client import RequestAddress
 from defserve.client.replies import ByteBoundedQueue
 from defserve.core.messages import METHOD_NOT_FOUND, Reply, Request
 from defserve.errors import PeerError, PeerGone
@@ -211,6 +212,7 @@ def _names_session(words: str) -> bool:
 
 
 BOM: Final = b"\xef\xbb\xbf"
+MAX_ID_LENGTH: Final = 4096
 MAX_RETRY_DIGITS: Final = 9
 """Digits. A longer `retry` is a mistake, and not parsed."""
 
@@ -225,7 +227,8 @@ class SseEvent(NamedTuple):
 class SseParser:
     """Takes chunks, gives whole events. An event that the end of the stream cuts off does not count.
 
-    last_id  the id of the last whole event, also of one without data: the `Last-Event-ID` for the next connection
+    last_id  the id of the last whole event, also of one without data: the `Last-Event-ID` for the next connection;
+             empty if that event has an id that cannot be sent
     retry    how many seconds to wait before that connection; None if the server has not said
     """
 
@@ -284,7 +287,9 @@ class SseParser:
         elif name == b"event":
             self._kind = value.decode(errors="replace")
         elif name == b"id" and b"\0" not in value:
-            self._id = value.decode(errors="replace")
+            # One that no header can carry, or a huge one, is no help: without it the stream begins anew.
+            text = value.decode(errors="replace") if len(value) <= MAX_ID_LENGTH else ""
+            self._id = text if text.isascii() and text.isprintable() else ""
         elif name == b"retry" and value.isdigit() and len(value) <= MAX_RETRY_DIGITS:
             self.retry = int(value) / 1000
 
@@ -313,6 +318,7 @@ class LegacySseLink:
     def __init__(self, url: str, at: Callable[[str], HttpEndpoint]) -> None:
         self._url, self._at = url, at
         self._stream = at(url)
+        self._closed = False
         self._inbox: ByteBoundedQueue[bytes | PeerGone | None] = ByteBoundedQueue(MAX_WAITING_MESSAGES)
         self._posts: asyncio.Future[HttpEndpoint] = asyncio.get_running_loop().create_future()
         self._reader = asyncio.create_task(self._read_events(), name="defserve.client events")
@@ -333,15 +339,22 @@ class LegacySseLink:
         """
         link = cls(url, lambda there: make_endpoint(there, headers, token, resolve, authorizer))
         try:
-            async with asyncio.timeout(OPEN_SECONDS):
-                await asyncio.shield(link._posts)
-        except TimeoutError:
-            await link.aclose()
-            raise PeerError(f"{link._stream} sent no `endpoint` event within {OPEN_SECONDS:g} s") from None
+            await link._wait_for_address()
         except BaseException:
             await link.aclose()
             raise
         return link
+
+    async def _wait_for_address(self) -> None:
+        """Wait for the address to POST to. While somebody signs in, the clock stands still."""
+        is_waiting = True
+        while is_waiting:
+            was_signing_in = self._stream.is_signing_in
+            done, _ = await asyncio.wait((self._posts,), timeout=OPEN_SECONDS)
+            is_waiting = not done and (was_signing_in or self._stream.is_signing_in)
+        if not self._posts.done():
+            raise PeerError(f"{self._stream} sent no `endpoint` event within {OPEN_SECONDS:g} s")
+        self._posts.result()
 
     async def send(self, message: bytes) -> None:
         """POST one message. Raises PeerGone if the server is gone, PeerError if it refuses the message."""
@@ -360,7 +373,9 @@ class LegacySseLink:
             raise posts.make_unreachable_error(error) from None
 
     async def receive(self) -> bytes | None:
-        """The next message. Raises PeerGone once the stream has ended."""
+        """The next message; None once this link is closed. Raises PeerGone once the stream has ended."""
+        if self._closed:
+            return None
         item = await self._inbox.get()
         if isinstance(item, PeerGone):
             raise item
@@ -368,8 +383,11 @@ class LegacySseLink:
 
     async def aclose(self) -> None:
         """Close the stream; the server ends the session then. Safe to call twice."""
+        self._closed = True
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
+        if self._inbox.empty():
+            self._inbox.put_nowait(None)
         await self._stream.aclose()
         if self._posts.done() and not self._posts.cancelled() and self._posts.exception() is None:
             await self._posts.result().aclose()
@@ -404,12 +422,13 @@ class LegacySseLink:
         if kind == "message":
             await self._inbox.put(data)
         elif kind == "endpoint" and not self._posts.done():
+            here = RequestAddress(self._url)
             try:
-                there = urljoin(self._url, data.decode(errors="replace").strip())
-                scheme_and_host = urlsplit(there)[:2]
+                there = here.join(data.decode(errors="replace").strip())
             except ValueError:
                 raise PeerError(f"{self._stream} sent what is not an address as its `endpoint` event") from None
             # Our credentials go there, so it must be the same server.
-            if scheme_and_host != urlsplit(self._url)[:2]:
+            if there.origin != here.origin:
                 raise PeerError(f"{self._stream} wants messages sent to another server")
-            self._posts.set_result(self._at(there))
+            # With the user and password of our own address.
+            self._posts.set_result(self._at(urljoin(self._url, there.target)))

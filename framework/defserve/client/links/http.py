@@ -182,17 +182,22 @@ class HttpLink:
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._session is not None:
-            try:
-                async with asyncio.timeout(FAREWELL_SECONDS):
-                    response = await self._endpoint.send("DELETE", self._session_headers(), repeatable=True)
-                log.debug("the end of the session was answered with HTTP %s", response.status)
-            except (TimeoutError, PeerError, BrokenHttpConnection) as error:
-                log.debug("the server was not told of the end of the session: %r", error)
-        await self._endpoint.aclose()
-        if self._inbox.empty():
-            self._inbox.put_nowait(None)
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._session is not None:
+                await self._end_session()
+        finally:
+            if self._inbox.empty():
+                self._inbox.put_nowait(None)
+            await self._endpoint.aclose()
+
+    async def _end_session(self) -> None:
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                response = await self._endpoint.send("DELETE", self._session_headers(), repeatable=True)
+            log.debug("the end of the session was answered with HTTP %s", response.status)
+        except (TimeoutError, PeerError, BrokenHttpConnection) as error:
+            log.debug("the server was not told of the end of the session: %r", error)
 
     async def send_request(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
         """Send a request and wait for its answer. Whatever else comes on its stream is given to `hear`.

@@ -149,7 +149,7 @@ class OriginHttpClient:
                     connection = await self._connect_to_one_of(await self._resolve(host, port), host, port)
         except TimeoutError:
             raise HttpConnectFailed(f"no connection within {CONNECT_SECONDS:g} s") from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name that no resolver takes
             raise HttpConnectFailed(str(error) or type(error).__name__) from None
         except Refused as error:
             raise HttpConnectFailed(error.message) from None
@@ -228,10 +228,10 @@ class RequestAddress:
             from defserve.auth.oauth import encode_basic_auth
 
             self.userinfo = encode_basic_auth(unquote(parts.username), unquote(parts.password or ""))
-        self._shown = f"{scheme}://{named}{f':{port}' if port else ''}{path}"
+        self._shown = f"{scheme}://{self.authority}{path}"
 
     def __str__(self) -> str:
-        """The address without the parts that may be secret: user, password and query."""
+        """The address as it is asked for, without the parts that may be secret: user, password and query."""
         return self._shown
 
     def join(self, reference: str) -> RequestAddress:
@@ -295,7 +295,9 @@ class ProxiedClient:
             "connecting to an http address through a proxy",
             fix='pip install "defserve[client]", or name the host in NO_PROXY',
         )
-        self._address, self._Error = address, httpx.HTTPError
+        self._address = address
+        # The last two are for a header or an address that HTTP cannot carry.
+        self._Errors: tuple[type[Exception], ...] = (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError)
         self.peers: frozenset[str] = frozenset()
         """Only the proxy knows."""
         self._http: httpx2.AsyncClient = httpx.AsyncClient(
@@ -328,7 +330,7 @@ class ProxiedClient:
     def _errors(self) -> Generator[None]:
         try:
             yield
-        except self._Error as error:
+        except self._Errors as error:
             raise BrokenHttpConnection(str(error) or type(error).__name__) from None
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from base64 import b64decode
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -69,6 +70,9 @@ from defserve.errors import PeerError, UsageError, explain_arguments
 MAX_VAIN_RENEWALS: Final = 2
 """How many new tokens a server may refuse, one after the other, before we believe that it takes none."""
 
+SETTLE_SECONDS: Final = 5.0
+"""How long closing waits for an issuer that renews a token."""
+
 # A refresh token that is refused with one of these is of no use any more.
 ENDED: Final = frozenset(("invalid_grant", "invalid_client", "unauthorized_client"))
 
@@ -112,6 +116,8 @@ class ServerAuthorizer:
         self._nonce: str | None = None
         self._in_vain = 0
         self._renewing: asyncio.Task[bool] | None = None
+        self._is_settled = asyncio.Event()
+        self._is_settled.set()
 
     @property
     def is_signing_in(self) -> bool:
@@ -175,8 +181,17 @@ class ServerAuthorizer:
         return await self._obtain(found, NO_CHALLENGE, (), fetcher)
 
     async def aclose(self) -> None:
-        """Give up what is under way."""
-        if self._renewing is not None:
+        """Give up what is under way.
+
+        A renewal may end first, for some seconds: the issuer may have ended the old refresh token, and sent a new one.
+        """
+        if self._renewing is None:
+            return
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_SECONDS):
+                    await self._is_settled.wait()
+        finally:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
 
@@ -283,15 +298,18 @@ class ServerAuthorizer:
                 "resource": before.resource,
             }
             endpoint = TokenEndpoint(before.issuer, before.client, Fetcher(before.reach), proof_key=before.key)
+            self._is_settled.clear()
             try:
                 tokens = await endpoint.request_tokens(form, before.tokens.scopes)
+                await self._store_credential(before.with_tokens(tokens))
             except RefusedByIssuer as refusal:
                 if refusal.error not in ENDED:
                     raise
                 log.info("the sign-in to %s has ended: %s", self._url, refusal.error)
                 await self._store_credential(replace(before, tokens=None))
                 return False
-            await self._store_credential(before.with_tokens(tokens))
+            finally:
+                self._is_settled.set()
             return True
 
     async def _adopt_renewed_tokens(self) -> bool:
@@ -309,18 +327,40 @@ class ServerAuthorizer:
 
     @asynccontextmanager
     async def _hold_credential_lock(self) -> AsyncGenerator[None]:
-        from anyio import CapacityLimiter, to_thread
-
         lock = self._store.hold_credential_lock(self._url)
         try:
-            # A thread of its own: whoever holds the lock needs the usual ones to go on.
-            await to_thread.run_sync(lock.__enter__, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+            await _enter_in_thread(lock)
         except OSError as error:
             raise SignInError(f"the sign-in to {self._url} cannot be renewed: {error}", fix="try again") from None
         try:
             yield
         finally:
             lock.__exit__(None, None, None)
+
+
+async def _enter_in_thread(lock: AbstractContextManager[None]) -> None:
+    """Wait for a lock in a thread. If that is cancelled, the thread gives back what it gets."""
+    from anyio import CapacityLimiter, to_thread
+
+    changing, is_held, is_given_up = threading.Lock(), False, False
+
+    def enter() -> None:
+        nonlocal is_held
+        lock.__enter__()
+        with changing:
+            is_held = not is_given_up
+        if not is_held:
+            lock.__exit__(None, None, None)
+
+    try:
+        # A thread of its own: whoever holds the lock needs the usual ones to go on.
+        await to_thread.run_sync(enter, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+    except BaseException:
+        with changing:
+            is_given_up = True
+        if is_held:
+            lock.__exit__(None, None, None)
+        raise
 
 
 def read_claims_request(challenge: OAuthChallenge) -> str:

@@ -21,7 +21,14 @@ from urllib.parse import urlsplit
 
 from defserve.auth.oauth import encode_client_basic_auth
 from defserve.client.link import SIGN_IN_FOLDER, canonicalize_url, get_sign_in_path
-from defserve.client.replies import Json, filter_strings, number_or_none, object_or_empty, string_or_none
+from defserve.client.replies import (
+    Json,
+    filter_strings,
+    number_or_none,
+    object_or_empty,
+    parse_json_object,
+    string_or_none,
+)
 from defserve.client.signin.fetching import (
     FetchedDocument,
     Fetcher,
@@ -277,6 +284,12 @@ def read_tokens(document: Json, asked: Sequence[str], *, is_bound: bool) -> Toke
         raise SignInError(
             f"the token endpoint gave a token of the type {quote_peer_text(kind)!r}, which was not asked for"
         )
+    if type != "DPoP" and is_bound:
+        # RFC 9449 §5: whoever wants tokens that nobody else can use does not take others.
+        raise SignInError(
+            "the token endpoint gave a token that is not bound to our key (DPoP), which was asked for",
+            fix="leave dpop out if tokens need not be bound; if the server wants that, tell who runs its issuer",
+        )
     granted, seconds = string_or_none(document.get("scope")), number_or_none(document.get("expires_in"))
     refresh = string_or_none(document.get("refresh_token"))
     return Tokens(
@@ -508,14 +521,24 @@ class FileCredentialStore:
         if not document:
             return None
         if not document.get("keyring"):
-            return parse_credential(document, object_or_empty(document.get("secrets")))
+            return self._parse(document, object_or_empty(document.get("secrets")))
         if self._keyring is None:
             raise UsageError(
                 f"the secrets of {NAME} {path} are in the system's keyring, which cannot be used here",
                 fix='pip install "defserve[client]", or sign in again: defserve login URL',
             )
         kept = self._keyring.load_secret(self._entry(string_or_none(document.get("server")) or ""))
-        return parse_credential(document, object_or_empty(json.loads(kept))) if kept else None
+        return self._parse(document, parse_json_object(kept)) if kept else None
+
+    def _parse(self, document: Json, secret: Json) -> Credential | None:
+        """Raises UsageError if it needs a library that is not there. One that is damaged counts as none."""
+        try:
+            return parse_credential(document, secret)
+        except UsageError:
+            raise
+        except Exception as error:  # PyJWT and cryptography have many for what is no key
+            log.warning("%s to %s is damaged (%s): sign in again", NAME, document.get("server"), type(error).__name__)
+            return None
 
     def _document(self, path: Path) -> Json:
         if not os.path.lexists(path):

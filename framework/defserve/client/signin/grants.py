@@ -307,7 +307,8 @@ class Attempt:
             # OpenID Connect Core §11: without it, this scope is ignored.
             fields["prompt"] = "consent"
         endpoint = self.found.issuer.authorization_endpoint
-        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(fields)}"
+        mark = "&" if urlsplit(endpoint).query else "?"
+        return f"{endpoint.removesuffix('?')}{mark}{urlencode(fields)}"
 
     def is_answered_by(self, location: str) -> bool:
         """Whether an address is the answer to this attempt, and not one that somebody else made up."""

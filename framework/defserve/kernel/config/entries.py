@@ -31,7 +31,7 @@ class ServerLaunch:
     args: tuple[str, ...] = field(default=(), repr=False)
     cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    url: str = ""
+    url: str = field(default="", repr=False)
     auth_token: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     per: str = ""
@@ -60,7 +60,7 @@ class ServerLaunch:
         return ServerLaunch(
             one(self.command),
             tuple(map(one, self.args)),
-            one(self.cwd),
+            expand_path_variables(self.cwd, environ, secrets),
             each(self.env),
             one(self.url),
             one(self.auth_token),
@@ -79,14 +79,18 @@ class ServerLaunch:
 
     def make_redactor(self, environ: Mapping[str, str], secrets: SecretReader | None = None) -> Hidden:
         """Hides what was filled in, and the literal secrets of the file."""
-        used = {name: environ[name] for name in names_in(self.texts()) if name in environ}
+        named = {**self.env, **self.headers, "auth_token": self.auth_token}
+        secret = [value for name, value in named.items() if is_secret_name(name)]
+        used = find_variable_defaults(secret)
+        used |= {name: environ[name] for name in names_in(self.texts()) if name in environ}
         known = {name: secrets.list_recent_values(name) for name in self.list_secret_references()} if secrets else {}
         used |= {name: values[0] for name, values in known.items() if values}
         # Of a secret that has changed, the value before may still be in what a server writes.
         former = [value for values in known.values() for value in values[1:]]
-        named = {**self.env, **self.headers, "auth_token": self.auth_token}
-        literal = [value for name, value in named.items() if "${" not in value and is_secret_name(name)]
-        return Hidden(used, [*literal, *former])
+        literal = [value for value in secret if "${" not in value]
+        # Of `Bearer …` the second word may stand alone in what a server writes.
+        words = [found[1] for value in literal if (found := AUTHORIZATION_VALUE.fullmatch(value))]
+        return Hidden(used, [*literal, *words, *former])
 
     @property
     def credential(self) -> str:
@@ -197,11 +201,11 @@ class KernelSettings:
     default_policy: str = "opt-out"
     permissions: str = "auto_approve"
     admins: tuple[str, ...] = ()
-    audit: str = ""
-    keys: str = ""
+    audit: str = field(default="", repr=False)
+    keys: str = field(default="", repr=False)
     on_change: str = "warn"
     code_mode: bool = False
-    events: str = ""
+    events: str = field(default="", repr=False)
     watch: bool = True
     drain_secs: float = 30
     budget: ToolBudget = field(default_factory=ToolBudget)
@@ -261,6 +265,9 @@ VARIABLE_REFERENCE: Final = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(
 SECRET_REFERENCE: Final = re.compile(r"(\$?)\$\{((?:file|command):[^}]+)\}")
 """A secret that stands elsewhere. As `$${…}` it is a text."""
 
+AUTHORIZATION_VALUE: Final = re.compile(r"[A-Za-z]+ +(\S+)")
+SQLITE: Final = "sqlite:///"
+
 # A shorter value is hidden only where it stands alone: as a part of other words it would hide half of the text.
 _SHORT: Final = 4
 
@@ -302,6 +309,24 @@ def expand_variables(text: str, environ: Mapping[str, str], secrets: SecretReade
         filled += VARIABLE_REFERENCE.sub(value, text[end : found.start()]) + secret(found)
         end = found.end()
     return filled + VARIABLE_REFERENCE.sub(value, text[end:])
+
+
+def expand_path_variables(text: str, environ: Mapping[str, str], secrets: SecretReader | None = None) -> str:
+    """The same for a path that was put behind the folder of its file: a variable may hold a whole path instead.
+
+    It may also be the address of a store.
+    """
+    scheme = SQLITE if text.startswith(SQLITE) else ""
+    folder, mark, rest = text.partition("${")
+    filled = expand_variables(mark + rest, environ, secrets)
+    is_whole = folder.endswith(("/", os.sep)) and os.path.isabs(filled) and "://" not in folder.removeprefix(scheme)
+    return f"{scheme}{filled}" if is_whole else expand_variables(text, environ, secrets)
+
+
+def find_variable_defaults(texts: Iterable[str]) -> dict[str, str]:
+    """Variable → the default that a text gives for it."""
+    found = (match for text in texts for match in VARIABLE_REFERENCE.finditer(text) if not match[1] and match[3])
+    return {match[2]: match[3] for match in found}
 
 
 def names_in(texts: Iterable[str]) -> set[str]:

@@ -12,6 +12,7 @@ from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 from defserve.kernel.config import settings
 from defserve.kernel.config.entries import (
+    SQLITE,
     GroupSettings,
     HealthRules,
     KernelConfig,
@@ -167,7 +168,6 @@ RESTART: Final = {
     "backoff_base_ms": ("base", 1000),
     "backoff_max_ms": ("cap", 1000),
 }
-SQLITE: Final = "sqlite:///"
 ONLY_COMMAND: Final = ("args", "cwd", "env", "overlap", "spares")
 ONLY_URL: Final = ("auth_token", "headers")
 LAUNCH: Final = (
@@ -219,6 +219,8 @@ def kernel_settings(read: Mapping[str, Any], folder: Path, report: ReportMistake
     for name in ("audit", "keys"):
         if name in given:
             given[name] = _place(given[name], folder)
+    if given.get("events", "").startswith(SQLITE):
+        given["events"] = _place(given["events"], folder)
     pinned = given.pop("tools", {}).get("pinned", ())
     return KernelSettings(**given, budget=budget, register=register, pinned=pinned, group=group)
 
@@ -315,7 +317,8 @@ _PART: Final = r"(?:[A-Za-z0-9_-]+|\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*')"
 _KEY: Final = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
 _HEADING: Final = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_KEY})[ \t]*\]")
 _MEMBER: Final = re.compile(rf"[ \t]*({_KEY})[ \t]*=")
-_LONG_TEXT: Final = re.compile(r"\"\"\"|'''")
+_TEXT_OR_COMMENT: Final = re.compile(r"\"\"\"|'''|\"(?:[^\"\\]|\\.)*\"|'[^']*'|#.*")
+_ENDS_OF_LONG_TEXTS: Final = {'"""': re.compile(r"(?:[^\\]|\\.)*?\"\"\""), "'''": re.compile(r".*?'''")}
 
 
 def lines_of(text: str) -> dict[SettingPath, int]:
@@ -345,8 +348,10 @@ def _outside_long_texts(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not inside:
             yield number, line
-        for mark in _LONG_TEXT.findall(line):
-            inside = "" if mark == inside else inside or mark
+        at = 0
+        while found := _ENDS_OF_LONG_TEXTS[inside].match(line, at) if inside else _TEXT_OR_COMMENT.search(line, at):
+            at = found.end()
+            inside = found[0] if not inside and found[0] in _ENDS_OF_LONG_TEXTS else ""
 
 
 def _names(key: str) -> tuple[str, ...]:

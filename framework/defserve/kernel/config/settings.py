@@ -101,7 +101,10 @@ class Number(Setting):
         if isinstance(value, bool) or not isinstance(value, kinds) or not self.least <= value <= self.most:
             what = "whole number" if self.whole else "number"
             return self._wrong(
-                path, report, f"cannot be {_format_value(value)}", f"give a {what} from {self.least:g} to {self.most:g}"
+                path,
+                report,
+                f"cannot be {_format_value(value)}",
+                f"give a {what} from {self.least:.12g} to {self.most:.12g}",
             )
         return value
 
@@ -261,8 +264,9 @@ def _find_right_table(name: str) -> str:
 def _instead(name: str, known: Mapping[str, Setting]) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(name, known, 1)
-    return f"did you mean {close[0]}?" if close else f"use some of {', '.join(known)}"
+    names = [*known, "servers"] if known is FILE_SETTINGS.settings else [*known]
+    close = get_close_matches(name, names, 1)
+    return f"did you mean {close[0]}?" if close else f"use some of {', '.join(names)}"
 
 
 # -- Every setting of mgp.toml, as data: what the reader accepts and what the schema for editors says.

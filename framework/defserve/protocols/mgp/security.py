@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args, overload
 
@@ -411,6 +411,9 @@ def _warn_unguarded(tool: Tool, security: Security, found: Mapping[str, list[Arg
 # -- MGP §4.5: checks of the validated arguments of a call, before the function runs. Prepared at registration.
 
 
+MAX_URL_HOSTS = 100
+"""Of one call. Each costs a lookup of its name."""
+
 ArgumentCheck: TypeAlias = "Callable[[Egress | None, dict[str, Any]], Awaitable[None]]"
 """Takes the server's own egress rules and the arguments. Raises Rejected."""
 
@@ -485,25 +488,33 @@ def _standard_check(name: str, meant: list[str]) -> ArgumentCheck:
     judge, _ = STANDARD_VALIDATORS[name]
 
     async def check(egress: Egress | None, arguments: dict[str, Any]) -> None:
-        for parameter in meant:
-            for text in _texts(arguments.get(parameter)):
-                judged = judge(text)
-                if isinstance(judged, PublicUrl):
-                    await _check_addresses(egress, judged, Url())
+        judged = [judge(text) for parameter in meant for text in _texts(arguments.get(parameter))]
+        await _check_hosts(egress, [(one, Url()) for one in judged if isinstance(one, PublicUrl)])
 
     return check
 
 
 async def check_noted_urls(egress: Egress | None, arguments: dict[str, Any]) -> None:
     """Look at the URLs that were noted while the arguments were validated. Raises Rejected."""
-    for url, guard in dict.fromkeys(VALIDATED_URLS.get() or ()):
-        await _check_addresses(egress, url, guard)
+    await _check_hosts(egress, VALIDATED_URLS.get() or ())
 
 
 async def check_noted_uploads(egress: Egress | None, arguments: dict[str, Any]) -> None:
     """Judge the links of the files that were noted while the arguments were validated. Raises Rejected."""
     for upload in VALIDATED_UPLOADS.get() or ():
         await upload.judge_link(egress)
+
+
+async def _check_hosts(egress: Egress | None, urls: Iterable[tuple[PublicUrl, Url]]) -> None:
+    """Look each host up once. Raises Rejected if one of its addresses is not public, or if there are too many hosts."""
+    from defserve.guard.network import parse_authority
+
+    hosts = {(parse_authority(url), guard): url for url, guard in urls}
+    if len(hosts) > MAX_URL_HOSTS:
+        violation = f"they name more than {MAX_URL_HOSTS} hosts in one call"
+        raise Rejected("URLs refused", [violation], guard=PublicUrl.validator)
+    for (_, guard), url in hosts.items():
+        await _check_addresses(egress, url, guard)
 
 
 async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) -> None:

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from defserve.base.http_connection import BrokenHttpConnection
 from defserve.client import Client, HttpLink
-from defserve.client.links.http_client import RequestAddress, uses_http_proxy
+from defserve.client.links.http_client import ProxiedClient, RequestAddress, uses_http_proxy
 from tests.client.links.http_client.script import Script, Wire, script
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +42,14 @@ def test_the_environment_says_which_addresses_have_a_proxy(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert uses_http_proxy(RequestAddress(url)) is proxied
+
+
+async def test_what_http_cannot_carry_is_a_failure_of_the_connection():
+    client = ProxiedClient(RequestAddress("http://mcp.example/"), {})
+    for target, headers in (("/", {"mcp-session-id": "\xe9"}), ("/" + "a" * 70_000, {})):
+        with pytest.raises(BrokenHttpConnection):
+            await client.send("GET", target, headers)
+    await client.aclose()
 
 
 async def test_a_conversation_works_through_a_proxy(monkeypatch: pytest.MonkeyPatch):

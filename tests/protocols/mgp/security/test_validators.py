@@ -32,6 +32,7 @@ from defserve.guard import Verdict
 from defserve.guard import network as egress
 from defserve.guard.verdict import Violation
 from tests.raw import ERAS, Json, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -412,3 +413,34 @@ def test_guards_in_many_models_are_all_found():
     found = get_tool_security(tool)
     assert found is not None
     assert found.security.to_wire()["validator"] == "code_safety"
+
+
+# -- how many names one call can have looked up ------------------------------------------------------------
+
+
+def fetch_noted(urls: list[PublicUrl]) -> str:
+    return str(len(urls))
+
+
+def fetch_named(urls: list[str]) -> str:
+    return str(len(urls))
+
+
+@for_each_row("function, validator", [(fetch_noted, None), (fetch_named, "network_restricted")])
+async def test_a_call_looks_each_host_up_once_and_a_hundred_at_most(
+    function: Callable[..., Any], validator: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[str] = []
+
+    async def system(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["93.184.216.34"]
+
+    monkeypatch.setattr(egress, "resolve_with_system", system)
+    server = serving(function, validator=validator)
+    pages = [f"https://h{number % 100}.example.com/{number}" for number in range(1000)]
+    assert await outcome(server, {"urls": pages}) == "1000"
+    assert len(asked) == 100
+    found = await outcome(server, {"urls": [*pages, "https://one.more.example.com/"]})
+    assert found == ["they name more than 100 hosts in one call"]
+    assert len(asked) == 100
