@@ -482,7 +482,11 @@ class ImmediateFuture(asyncio.Future[T]):
 
     def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
         super().set_exception(exception)
-        self._wake_task()
+        try:
+            self._wake_task()
+        finally:
+            # From Python 3.12 on, the task's frames know this one. The exception's traceback knows them: a circle.
+            del self, exception
 
     def _wake_task_later(self) -> None:
         task, self._task = self._task, None
@@ -495,7 +499,10 @@ class ImmediateFuture(asyncio.Future[T]):
             self._wake_task_later()
             return
         (go_on, context), self._task = self._task, None
-        context.run(go_on, self)
+        try:
+            context.run(go_on, self)
+        finally:
+            del self, go_on, context  # as in `set_exception`
 
 
 # -- The outcome of a function that runs in a worker thread, awaited on the event loop.
@@ -509,7 +516,7 @@ class ThreadFuture(ImmediateFuture[T]):
     def __init__(self, pool: WorkerPool, loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> None:
         super().__init__(loop=loop)
         self._pool = pool
-        self._job = pool.submit(function, lambda result, error: finish(self, result, error))
+        self._job = pool.submit(function, partial(finish, self))
 
     def cancel(self, msg: Any | None = None) -> bool:
         is_cancelled = super().cancel(msg)
@@ -520,17 +527,20 @@ class ThreadFuture(ImmediateFuture[T]):
 
 def finish(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     """Set the outcome of a function that ran in a thread, unless nobody waits for it."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, Suspended) or (isinstance(error, Exception) and not isinstance(error, StopIteration)):
+    try:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+            return
+        if isinstance(error, StopIteration) or not isinstance(error, Exception | Suspended):
+            # These cannot pass through a future: they would end the loop, or look like a return or a cancellation.
+            cause, error = error, RuntimeError(f"{type(error).__name__} raised by the function: {error}")
+            error.__cause__ = cause
+            del cause
         future.set_exception(error)
-    else:
-        # Others cannot pass through a future: they would end the loop, or look like a return or a cancellation.
-        wrapped = RuntimeError(f"{type(error).__name__} raised by the function: {error}")
-        wrapped.__cause__ = error
-        future.set_exception(wrapped)
+    finally:
+        del future, error  # as in `ImmediateFuture.set_exception`
 
 
 # -- How a worker thread has something called on the event loop.

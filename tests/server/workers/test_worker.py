@@ -100,6 +100,7 @@ def work(server: Server, play: Callable[[Played], None]) -> int:
         server.observe(metrics=True)
         code = serve_as_worker(server, Address.parse(ON), member, {"metrics": True})
         thread.join(30)
+        played.hang_up()
         assert not problems, problems
         return code
 

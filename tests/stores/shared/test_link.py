@@ -75,13 +75,15 @@ async def test_what_redis_cannot_take_for_a_while_is_written_later(
 
 async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedStoreLink):
     replies: list[Any] = []
-    for number in (1, 2, 3):
+    append(link, 1, replies)
+    await until(lambda: len(replies) == 1)
+    events = redis.dump("p:server:name=notes:shared:events:s1:c")
+    for number in (2, 3):
         append(link, number, replies)
     await until(lambda: len(replies) == 3)
     # As a replica that took over and had not received of the last two.
     redis.hset("p:server:name=notes:shared:stream:s1:c", mapping={"last": 1, "n:me": 1})
-    redis.xdel("p:server:name=notes:shared:events:s1:c", "2-0", "3-0")
-    redis.execute_command("XSETID", "p:server:name=notes:shared:events:s1:c", "1-0")
+    redis.restore("p:server:name=notes:shared:events:s1:c", 0, events, replace=True)
     for number in (4, 5):
         append(link, number, replies)
     await until(lambda: len(replies) == 5)
@@ -326,10 +328,10 @@ async def test_news_that_a_replica_still_has_when_it_takes_over_is_not_received_
     received: list[bytes] = []
     redis.xadd("p:server:name=notes:shared:news", {"t": "x", "d": "old"}, id="5-0")
     await until(lambda: link.last_read_update_id == "5-0")
+    news = redis.dump("p:server:name=notes:shared:news")
     await read_everywhere(redis, link, received)
     async with cut_off(redis, link):
-        redis.xdel("p:server:name=notes:shared:news", link.last_read_update_id)
-        redis.execute_command("XSETID", "p:server:name=notes:shared:news", "5-0")
+        redis.restore("p:server:name=notes:shared:news", 0, news, replace=True)
     redis.xadd("p:server:name=notes:shared:news", {"t": "x", "d": "next"}, id="6-0")
     await until(lambda: bool(received))
     assert received == [b"next"]

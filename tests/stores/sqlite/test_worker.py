@@ -53,9 +53,10 @@ async def test_each_gets_its_own_outcome():
 
 @for_each_row("error", [OSError("the disk is on fire"), StopIteration(), SystemExit(3)], ids=repr)
 async def test_work_that_raises_is_told_to_all_who_wait_and_the_thread_goes_on(error: BaseException):
-    may = threading.Event()
+    has_begun, may = threading.Event(), threading.Event()
 
     def work(jobs: Sequence[int]) -> Sequence[int]:
+        has_begun.set()
         may.wait(10)
         if len(jobs) == 2:
             raise error
@@ -63,7 +64,7 @@ async def test_work_that_raises_is_told_to_all_who_wait_and_the_thread_goes_on(e
 
     thread: WorkerThread[int, int] = WorkerThread("test", work, lambda: None)
     first = asyncio.create_task(thread.do(1))
-    await until(lambda: thread._thread is not None and thread._queue.empty())
+    await until(has_begun.is_set)
     others = [asyncio.create_task(thread.do(2)), asyncio.create_task(thread.do(3))]
     await asyncio.sleep(0)
     may.set()

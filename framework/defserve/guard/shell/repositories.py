@@ -32,7 +32,9 @@ from defserve.guard.verdict import Violation
 MAX_SETTINGS_BYTES = 1024 * 1024
 MAX_INDEX_BYTES = 64 * 1024 * 1024
 MAX_REPOSITORIES = 200
-"""How many submodules are looked at, at every depth. As many lists of alternates are followed."""
+"""How many submodules are looked at, at every depth."""
+MAX_ALTERNATES = 1_000
+"""How many lines of alternates are followed, in all lists together."""
 
 # A key stands at the beginning of a line, or behind the name of its section. What git takes for the rest of a value, or
 # for a comment, is read as a setting as well: whoever is wrong about where those end overlooks one.
@@ -158,12 +160,12 @@ class _Repositories:
     def _find_alternates(self, objects: str, depth: int = 0) -> Iterator[Violation]:
         if not os.path.isfile(file := os.path.join(objects, "info", "alternates")):
             return
-        self._alternates += 1
-        if self._alternates > MAX_REPOSITORIES:
-            raise ValueError(f"it has more than {MAX_REPOSITORIES} lists of alternates")
         for line in _read(file, MAX_SETTINGS_BYTES).splitlines():
             # In quotes, it may be any text.
             if line.strip() and line[0] != "#":
+                self._alternates += 1
+                if self._alternates > MAX_ALTERNATES:
+                    raise ValueError(f"it has more than {MAX_ALTERNATES} alternates")
                 other = os.path.join(objects, line)
                 if line[0] == '"' or depth > 5 or not self._is_inside(other):  # git takes 5 in a row
                     yield self._make_place_violation("objects/info/alternates")

@@ -235,9 +235,12 @@ class HttpConnection(StallGuard):
     def eof_received(self) -> bool:
         """The client sends no more, but it may still read: it gets the answer to what it has asked."""
         request = self.request
-        if request is None or self._body is not None or self.scheme == "https":
+        # Behind the request that was just answered another may wait for its turn. What was scanned is half a head.
+        is_idle = request is None and (not self._buffer or self._scanned > 0)
+        if is_idle or self._body is not None or self.scheme == "https":
             return False
-        request.keeps_alive = request.keeps_alive and bool(self._buffer)
+        if request is not None:
+            request.keeps_alive = request.keeps_alive and bool(self._buffer)
         if self._half_closed is None:
             self._half_closed = self._loop.call_later(self.state.limits.idle, self.transport.abort)
             self._loop.call_later(FIRST_PROBE_SECONDS, self._probe_half_closed, FIRST_PROBE_SECONDS)

@@ -425,13 +425,15 @@ async def test_a_stream_ends_when_its_event_changes_and_goes_on_if_it_does_not()
 
 
 async def test_a_caller_has_so_many_streams_and_everybody_so_many():
-    async with raw(make_server(settings=EventSettings(streams=2)), capabilities=SEP) as peer:
+    server = make_server(settings=EventSettings(streams=2))
+    async with raw(server, capabilities=SEP) as peer:
         first, _ = await open_stream(peer)
         await open_stream(peer)
         about = {"name": "pushed", "arguments": {"repository": "x"}}
         error = (await peer.ask("events/stream", about))["error"]
         assert (error["code"], error["data"]["limit"], error["data"]["max"]) == (-32025, "streams", 2)
         await peer.tell("notifications/cancelled", {"requestId": first})
+        await until(lambda: len(list(server.composition.list_calls())) == 1)
         await open_stream(peer)
 
 
