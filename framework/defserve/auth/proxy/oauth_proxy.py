@@ -191,7 +191,8 @@ class OAuthProxy(Auth):
     async def vendor_token(self, principal: Principal) -> str | None:
         """The vendor's own access token of a caller, for calls to the vendor in its name; None if there is none.
 
-        Never give it to the caller: it is good for more than this server.
+        It is renewed if it ends soon, where the vendor gave a refresh token. Raises ToolError if it has ended, and the
+        vendor does not answer. Never give it to the caller: it is good for more than this server.
         """
         return await self._tokens.vendor_token(principal)
 
