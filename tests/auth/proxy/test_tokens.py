@@ -375,6 +375,27 @@ async def signed_in_at_two(vendor: FakeVendor) -> AsyncGenerator[tuple[Visit, st
         yield visit, tokens["refresh_token"], [(one, principal) for one, principal in known if principal is not None]
 
 
+async def test_proofs_of_strangers_who_have_no_grant_do_not_use_up_what_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("defserve.auth.dpop.REMEMBERED", 3)
+    async with visiting(dpop=DPoP()) as visit:
+        code = await visit.code()
+        client = {"client_id": visit.client["client_id"], "redirect_uri": visit.redirect}
+        wrong = {"code": code, "code_verifier": "x" * 64, "refresh_token": "none", "assertion": "none", **client}
+        for grant_type in ("authorization_code", "refresh_token", "client_credentials", "password") * 2:
+            headers = {"dpop": proof("", f"{SITE}/token", ath=None)}
+            answer = await visit.http.post("/token", data={"grant_type": grant_type, **wrong}, headers=headers)
+            assert answer.status_code == 400
+        good = {"grant_type": "authorization_code", "code": code, "code_verifier": visit.verifier, **client}
+        shown = {"dpop": proof("", f"{SITE}/token", ath=None)}
+        answer = await visit.http.post("/token", data=good, headers=shown)
+        assert answer.json().get("token_type") == "DPoP", answer.text
+        renewal = {"grant_type": "refresh_token", "refresh_token": answer.json()["refresh_token"], **client}
+        again = await visit.http.post("/token", data=renewal, headers=shown)
+        assert again.json()["error"] == "invalid_dpop_proof", "one that was good is good once"
+
+
 class SlowVendor(FakeVendor):
     """A vendor whose answers take a moment, or as long as a test wants. Its tokens end soon, at first."""
 
