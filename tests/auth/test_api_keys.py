@@ -57,6 +57,14 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> ApiKey
     return ApiKeys(store, pepper=PEPPER, server="notes", clock=clock)
 
 
+async def test_a_key_that_this_version_cannot_read_lets_nobody_in_and_is_not_called_bad(tmp_path: Path) -> None:
+    keys = ApiKeys(file := tmp_path / "keys.json", pepper=PEPPER, server="notes")
+    token, _ = await keys.create("alice", permissions=["ToolInvoke(add)"])
+    file.write_text(file.read_text().replace("ToolInvoke(add)", "OfANewerVersion"))
+    with pytest.raises(IssuerUnavailable):
+        await keys.verify(token)
+
+
 # -- keys ------------------------------------------------------------------------------------------------
 
 

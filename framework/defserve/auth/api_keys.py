@@ -152,11 +152,12 @@ class ApiKeys(ExplainingVerifier):
                 raise TokenRefused(
                     f"expired: the API key expired at {expiry}", {"principal": key.principal, "key": key.id}
                 )
+            principal = key.make_principal()  # fails for the permissions of a newer version
             await self._touch(key)
         except DefserveError as error:
             log.error("API keys cannot be checked: %s", error)
             raise IssuerUnavailable(f"API keys cannot be checked: {error}") from None
-        return key.make_principal()
+        return principal
 
     async def check_ready(self) -> None:
         """Raises IssuerUnavailable while keys cannot be checked."""
