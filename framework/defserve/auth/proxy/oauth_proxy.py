@@ -178,6 +178,7 @@ class OAuthProxy(Auth):
             targets=targets,
         )
         self.site = OAuthProxySite(self.issuer, offered, directory, signing_in, self._tokens, dpop, self._signer)
+        self.site.is_kept_in_memory = not self._is_shared
 
     def bind_server(self, identity: ServerIdentity) -> None:
         super().bind_server(identity)
@@ -291,6 +292,9 @@ class Endpoint(NamedTuple):
 
 class OAuthProxySite:
     """All that is served beside the server. Paths are known with and without the path of the issuer."""
+
+    is_kept_in_memory = False
+    """Whether sign-ins are forgotten when this process ends."""
 
     def __init__(
         self,
