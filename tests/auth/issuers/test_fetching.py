@@ -55,6 +55,13 @@ def test_an_answer_whose_head_never_ends_is_given_up(monkeypatch: pytest.MonkeyP
         dripping.result()
 
 
+def test_a_header_that_cannot_be_sent_is_not_repeated_for_it_may_hold_a_token() -> None:
+    request = HttpRequest("http://127.0.0.1:1/", headers={"authorization": "Bearer our\nsecret"})
+    with pytest.raises(ValueError) as refused:
+        asyncio.run(send_http_request(request))
+    assert "secret" not in str(refused.value)
+
+
 def test_headers_of_one_name_are_joined() -> None:
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
