@@ -103,7 +103,7 @@ class DPoP:
         proved, error = self._verify(shown, token, thumbprint)
         return error or await self.spend_proof(proved)
 
-    def verify_token_request(self, shown: DpopProofRequest) -> tuple[ProvedKey, ProofError]:
+    def check_token_request(self, shown: DpopProofRequest) -> tuple[ProvedKey, ProofError]:
         """The key that a request for a token proves, and what is wrong with its proof (§5).
 
         It is remembered by `spend_proof`, once the rest of the request is good: anybody can make proofs.

@@ -236,7 +236,7 @@ class ProxyTokens(ExplainingVerifier):
             return NO_PROVED_KEY
         proofs = [] if proof is None else [proof.encode("latin-1", "replace")]
         shown = DpopProofRequest("POST", f"{self.issuers[0]}/token", proofs)
-        proved, error = self._dpop.verify_token_request(shown)
+        proved, error = self._dpop.check_token_request(shown)
         if error:
             raise self._refuse_proof(error)
         return proved
