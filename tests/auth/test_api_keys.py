@@ -21,7 +21,15 @@ from defserve.auth.api_keys import TOUCH, ApiKeys, KeyFile
 from defserve.auth.bearer_tokens import TokenVerifier
 from defserve.auth.principals import ApiKeyPrincipal, scope_of
 from defserve.protocols.mcp.numbered_errors import NumberedErrors
-from defserve.stores.store import MemoryStore, Space, StoreBusy, StoreChange, StoreUnavailable
+from defserve.stores.store import (
+    API_KEYS_SPACE,
+    MemoryStore,
+    Space,
+    StoreBusy,
+    StoreChange,
+    StoreCorrupt,
+    StoreUnavailable,
+)
 from tests.auth.web import client, post
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw
 from tests.rows import for_each_row
@@ -55,6 +63,29 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> ApiKey
         "sqlite": f"sqlite:///{tmp_path / 'keys.db'}",
     }[request.param]
     return ApiKeys(store, pepper=PEPPER, server="notes", clock=clock)
+
+
+async def test_a_key_that_this_version_cannot_read_lets_nobody_in_and_is_not_called_bad(tmp_path: Path) -> None:
+    keys = ApiKeys(file := tmp_path / "keys.json", pepper=PEPPER, server="notes")
+    token, _ = await keys.create("alice", permissions=["ToolInvoke(add)"])
+    file.write_text(file.read_text().replace("ToolInvoke(add)", "OfANewerVersion"))
+    with pytest.raises(IssuerUnavailable):
+        await keys.verify(token)
+
+
+async def test_a_key_that_is_damaged_is_named_and_can_be_revoked(keys: ApiKeys) -> None:
+    damaged, good = (await keys.create("alice")).key.id, (await keys.create("bob")).key
+    await keys._store.change(StoreChange(API_KEYS_SPACE, {damaged: b'{"id": 7}'}))
+    with pytest.raises(StoreCorrupt, match=damaged):
+        await keys.keys()
+    assert await keys.revoke(damaged) and not await keys.revoke(damaged)
+    assert [key.id for key in await keys.keys()] == [good.id]
+
+
+@for_each_row("setting", [{"expires_in": float("nan")}, {"per_minute": 0}, {"expires_in": -1.0}])
+async def test_a_key_has_no_limit_that_means_nothing(keys: ApiKeys, setting: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="is not positive"):
+        await keys.create("alice", **setting)
 
 
 # -- keys ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from defserve.auth.rates import FailedTokenCounts
+from defserve.serve.sockets import get_client_network
 from tests.rows import for_each_row
 
 
@@ -35,3 +36,10 @@ def test_addresses_that_many_callers_share_are_never_counted(address: str):
 def test_behind_a_proxy_an_address_counts_if_the_proxy_names_it(forwarded_for: tuple[bytes, ...], counted: bool):
     failures = FailedTokenCounts(trusted_proxy=True)
     assert any(failures.count_failure("10.0.0.5", forwarded_for) for _ in range(100)) is counted
+
+
+@for_each_row("written", [b"2001:DB8::9", b"2001:0db8:0:0::9", b"10.0.0.7, [2001:DB8::9]:4711"])
+def test_a_proxy_may_write_an_address_in_any_form(written: bytes):
+    for address in ("2001:db8::9", "2001:DB8::9"):
+        failures = FailedTokenCounts(trusted_proxy=True, counted_as=get_client_network)
+        assert any(failures.count_failure(address, (written,)) for _ in range(100))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve import Server, dangerous
-from defserve.auth import ApiKeys, OAuthProxy
+from defserve.auth import ApiKeys, DPoP, OAuthProxy
 from defserve.auth.auth_options import Auth, list_operator_warnings, parse_auth_option
 from defserve.auth.bearer_tokens import StaticTokens
 from defserve.auth.issuers import IssuerUnavailable
@@ -161,6 +161,8 @@ async def test_who_keeps_sign_ins_in_memory_is_told_what_a_restart_costs(tmp_pat
     assert "everybody has to sign in again" in problem
     kept = OAuthProxy("github", **given, store=f"sqlite:///{tmp_path}/oauth.db", secret="0123456789abcdef" * 2)
     assert await list_problems(Server("s", auth=kept)) == []
+    again = OAuthProxy("github", **given, store=f"sqlite:///{tmp_path}/b.db", secret="01234567" * 4, dpop=DPoP())
+    assert await list_problems(Server("s", auth=again)) == [], "proofs that only this process remembers are no sign-ins"
 
 
 @pytest.mark.anyio

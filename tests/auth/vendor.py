@@ -35,6 +35,8 @@ class FakeVendor:
         self.is_shut = False
         self.lacks: set[str] = set()
         """What its token endpoint leaves out: `refresh_token`, or the `id_token` of a renewal."""
+        self.lasts: float | None = None
+        """For how many seconds it says that an access token is good."""
         self.away: set[str] = set()
         """Paths that do not answer at the moment."""
         self.mistakes: list[Exception] = []
@@ -102,7 +104,10 @@ class FakeVendor:
     def _tokens(self) -> dict[str, Any]:
         token = f"vendor-refresh-{len(self.asked)}"
         self.refresh_tokens.add(token)
-        tokens = {"access_token": f"vendor-access-{len(self.asked)}", "refresh_token": token, "token_type": "Bearer"}
+        access = f"vendor-access-{len(self.asked)}"
+        tokens: dict[str, Any] = {"access_token": access, "refresh_token": token, "token_type": "Bearer"}
+        if self.lasts is not None:
+            tokens["expires_in"] = self.lasts
         return {name: value for name, value in tokens.items() if name not in self.lacks}
 
 

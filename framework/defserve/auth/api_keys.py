@@ -152,11 +152,12 @@ class ApiKeys(ExplainingVerifier):
                 raise TokenRefused(
                     f"expired: the API key expired at {expiry}", {"principal": key.principal, "key": key.id}
                 )
+            principal = key.make_principal()  # fails for the permissions of a newer version
             await self._touch(key)
         except DefserveError as error:
             log.error("API keys cannot be checked: %s", error)
             raise IssuerUnavailable(f"API keys cannot be checked: {error}") from None
-        return key.make_principal()
+        return principal
 
     async def check_ready(self) -> None:
         """Raises IssuerUnavailable while keys cannot be checked."""
@@ -185,7 +186,7 @@ class ApiKeys(ExplainingVerifier):
         convert_permissions_to_scopes(given)
         Principal(principal)
         for name, count in (("per_minute", per_minute), ("per_hour", per_hour), ("expires_in", expires_in)):
-            if count is not None and count <= 0:
+            if count is not None and not count > 0:  # also NaN
                 raise UsageError(f"{name}={count} is not positive", fix="give a positive number, or leave it out")
         id = secrets.token_hex(8)
         token = f"{id}.{secrets.token_urlsafe(32)}"
@@ -207,12 +208,13 @@ class ApiKeys(ExplainingVerifier):
     async def keys(self) -> list[ApiKey]:
         """All keys, the oldest first."""
         # In a store of 0.1.0, the secret of its checkpoints is in the same space.
-        found = [_decode_key(value) async for id, value in self._store.scan(API_KEYS_SPACE) if _ID.fullmatch(id)]
+        found = [_decode_key(id, value) async for id, value in self._store.scan(API_KEYS_SPACE) if _ID.fullmatch(id)]
         return sorted(found, key=lambda key: key.created_at)
 
     async def revoke(self, id: str) -> bool:
         """Delete a key, so that it is no longer accepted. Returns whether there was one."""
-        if await self._find(id) is None:
+        # It is not read: one that is damaged must go as well.
+        if not _ID.fullmatch(id) or id not in await self._store.get(API_KEYS_SPACE, (id,)):
             return False
         was_there = await self._store.change(StoreChange(API_KEYS_SPACE, drop=(id,)))
         if (announce := getattr(self._store, "announce", None)) is not None:
@@ -237,7 +239,7 @@ class ApiKeys(ExplainingVerifier):
 
     async def _find(self, id: str) -> ApiKey | None:
         found = (await self._store.get(API_KEYS_SPACE, (id,))).get(id) if _ID.fullmatch(id) else None
-        return None if found is None else _decode_key(found)
+        return None if found is None else _decode_key(id, found)
 
     async def _touch(self, key: ApiKey) -> None:
         now = self._clock()
@@ -286,7 +288,7 @@ async def find_ended_credentials(keys: ApiKeys, credentials: Iterable[str]) -> s
     found = await store.get(API_KEYS_SPACE, ids) if ids else {}
     for id in ids:
         with suppress(StoreCorrupt):
-            if id not in found or _decode_key(found[id]).is_expired(clock()):
+            if id not in found or _decode_key(id, found[id]).is_expired(clock()):
                 ended.add(_credential(id))
     return ended
 
@@ -314,14 +316,14 @@ def _credential(id: str) -> str:
     return f"key:{id}"
 
 
-def _decode_key(value: bytes) -> ApiKey:
+def _decode_key(id: str, value: bytes) -> ApiKey:
     """Raises StoreCorrupt."""
     try:
         kept: dict[str, Any] = json.loads(value)
         lists: dict[str, Any] = {name: tuple(kept[name]) for name in ("permissions", "scopes")}
         return ApiKey(**{**kept, **lists})
     except (ValueError, TypeError, KeyError):
-        raise StoreCorrupt("an API key in the store cannot be read") from None
+        raise StoreCorrupt(f"the API key {id} in the store cannot be read: revoke it, and make another") from None
 
 
 # -- API keys in a JSON file that its user alone can read. One process at a time replaces it as a whole.

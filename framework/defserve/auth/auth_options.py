@@ -292,7 +292,7 @@ class Auth:
 async def list_operator_warnings(auth: Auth, *, opens_stores: bool = True) -> list[tuple[str, str]]:
     """What an operator should know before callers do, each with its fix. Stores are opened only with `opens_stores`."""
     found: list[tuple[str, str]] = []
-    if auth.site is not None and auth.kept_in_memory:
+    if auth.site is not None and auth.site.is_kept_in_memory:
         problem = (
             "sign-ins are kept in the memory of this process: when it restarts, everybody has to sign in again, and "
             "clients that remember their registration have to be added again"

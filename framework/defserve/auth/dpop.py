@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from defserve.auth.bearer_tokens import DpopProofRequest
@@ -47,6 +47,16 @@ _PURPOSE: Final = "DPoP nonce"
 _PORTS: Final = {"http": 80, "https": 443}
 
 ProofError = Literal["", "invalid_dpop_proof", "use_dpop_nonce"]
+
+
+class ProvedKey(NamedTuple):
+    """The thumbprint of a key, and the name of the proof that its sender has it. Both are empty if there is none."""
+
+    thumbprint: str
+    proof: str
+
+
+NO_PROVED_KEY: Final = ProvedKey("", "")
 
 
 @explain_arguments
@@ -90,34 +100,43 @@ class DPoP:
 
     async def check(self, shown: DpopProofRequest, token: str, thumbprint: str) -> ProofError:
         """What is wrong with the proof of a request that shows a token bound to this key; empty if it is good."""
-        return (await self._check(shown, token, thumbprint))[1]
+        proved, error = self._verify(shown, token, thumbprint)
+        return error or await self.spend_proof(proved)
 
-    async def check_token_request(self, shown: DpopProofRequest) -> tuple[str, ProofError]:
-        """The thumbprint of the key that a request for a token proves, and what is wrong with its proof (§5)."""
-        return await self._check(shown, None, None)
+    def check_token_request(self, shown: DpopProofRequest) -> tuple[ProvedKey, ProofError]:
+        """The key that a request for a token proves, and what is wrong with its proof (§5).
 
-    async def _check(
-        self, shown: DpopProofRequest, token: str | None, thumbprint: str | None
-    ) -> tuple[str, ProofError]:
-        if len(shown.proofs) != 1 or len(shown.proofs[0]) > MAX_PROOF_BYTES:
-            return "", "invalid_dpop_proof"
+        It is remembered by `spend_proof`, once the rest of the request is good: anybody can make proofs.
+        """
+        return self._verify(shown, None, None)
+
+    async def spend_proof(self, proved: ProvedKey) -> ProofError:
+        """Remember a proof. It is no good if it was used before."""
         try:
-            claims, proved = _verify_proof(shown.proofs[0].decode("ascii"), thumbprint)
-            if claims is None or not self._is_valid_proof(claims, shown, token):
-                return "", "invalid_dpop_proof"
-            if self.wants_nonce and not self._is_ours(claims.get("nonce")):
-                return "", "use_dpop_nonce"
-            name = sha256(f"{proved} {claims['jti']}".encode("utf-8", "surrogatepass")).hexdigest()
-            is_first = await self._spent.spend(f"dpop {name}", ttl=self._seconds + AHEAD_SECONDS)
+            is_first = await self._spent.spend(f"dpop {proved.proof}", ttl=self._seconds + AHEAD_SECONDS)
         except DefserveError as error:
             # A proof that cannot be remembered could be used twice.
             log.error("used DPoP proofs cannot be remembered: %s", error)
-            return "", "invalid_dpop_proof"
+            return "invalid_dpop_proof"
+        return "" if is_first else "invalid_dpop_proof"
+
+    def _verify(
+        self, shown: DpopProofRequest, token: str | None, thumbprint: str | None
+    ) -> tuple[ProvedKey, ProofError]:
+        if len(shown.proofs) != 1 or len(shown.proofs[0]) > MAX_PROOF_BYTES:
+            return NO_PROVED_KEY, "invalid_dpop_proof"
+        try:
+            claims, proved = _verify_proof(shown.proofs[0].decode("ascii"), thumbprint)
+            if claims is None or not self._is_valid_proof(claims, shown, token):
+                return NO_PROVED_KEY, "invalid_dpop_proof"
+            if self.wants_nonce and not self._is_ours(claims.get("nonce")):
+                return NO_PROVED_KEY, "use_dpop_nonce"
+            name = sha256(f"{proved} {claims['jti']}".encode("utf-8", "surrogatepass")).hexdigest()
         except Exception as error:
             # As for tokens: a stranger's bytes can make the libraries raise anything.
             log.debug("DPoP proof refused: %s", type(error).__name__)
-            return "", "invalid_dpop_proof"
-        return (proved, "") if is_first else ("", "invalid_dpop_proof")
+            return NO_PROVED_KEY, "invalid_dpop_proof"
+        return ProvedKey(proved, name), ""
 
     def new_nonce(self) -> str:
         """A nonce for the header DPoP-Nonce. It is good for as long as a proof."""

@@ -214,8 +214,10 @@ async def send_http_request(request: HttpRequest) -> HttpResponse:
     """The answer, whatever its status. Raises OSError (also for a body that is too long or too slow)."""
     import anyio.to_thread
 
-    # Unlike asyncio's threads, these do not delay the end of the program.
-    return await anyio.to_thread.run_sync(_exchange, request, abandon_on_cancel=True)
+    # The thread bounds each step, and a head that comes byte by byte has any number of them.
+    with anyio.fail_after(2 * ISSUER_TIMEOUT_SECONDS):
+        # Unlike asyncio's threads, these do not delay the end of the program.
+        return await anyio.to_thread.run_sync(_exchange, request, abandon_on_cancel=True)
 
 
 async def download_document(url: str, send: SendHttpRequest = send_http_request) -> bytes:
@@ -255,6 +257,8 @@ def _answer(request: HttpRequest) -> HttpResponse:
     data = urlencode(request.form).encode() if request.form is not None else request.body
     deadline = time.monotonic() + ISSUER_TIMEOUT_SECONDS
     headers = {"Accept": "application/json", "User-Agent": "defserve", **request.headers}
+    if not all(value.isprintable() for value in headers.values()):
+        raise ValueError("a header cannot be sent as it is")  # http.client would repeat it, and logs with it a token
     try:
         response = opener.open(Request(request.url, data, headers), timeout=ISSUER_TIMEOUT_SECONDS)
     except HTTPError as error:

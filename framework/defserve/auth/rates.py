@@ -21,6 +21,9 @@ log = logging.getLogger("defserve.auth")
 MAX_LOGGED_REFUSALS = 20
 """Refused tokens that the log names in a minute. The others are counted."""
 
+MAX_HOPS = 32
+"""Addresses of X-Forwarded-For that are looked at, from the end."""
+
 # A caller that waits as long as it was told must then succeed, despite rounding errors.
 _SLACK = 1e-6
 
@@ -123,7 +126,11 @@ class FailedTokenCounts:
 
         `forwarded_for` are the X-Forwarded-For headers of the request.
         """
-        if not address or is_loopback(address) or (self._trusted_proxy and not _names(forwarded_for, address)):
+        if (
+            not address
+            or is_loopback(address)
+            or (self._trusted_proxy and not _names(forwarded_for, address, self._counted_as))
+        ):
             return 0.0
         return self._failures.take_token(self._counted_as(address))
 
@@ -161,5 +168,10 @@ class RefusalLog:
             self._unlogged = 0
 
 
-def _names(forwarded_for: Iterable[bytes], address: str) -> bool:
-    return any(address in value.decode("latin-1") for value in forwarded_for)
+def _names(forwarded_for: Iterable[bytes], address: str, counted_as: Callable[[str], str]) -> bool:
+    texts = [value.decode("latin-1").lower() for value in forwarded_for]
+    if any(address.lower() in text for text in texts):
+        return True
+    # A proxy may write an address of IPv6 in full. The last ones are those of proxies.
+    hops = [hop.strip() for text in texts for hop in text.split(",")]
+    return counted_as(address) in map(counted_as, hops[-MAX_HOPS:])

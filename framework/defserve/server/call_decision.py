@@ -164,7 +164,7 @@ async def _examine_token(server: Server, token: str | None, granted: Iterable[st
         step = CallDecisionStep("known", "passed", f"token of {found.id!r} ({verifier})")
         return ExaminedCaller(f"token of {found.id!r}", found, step)
     cause = found.cause if isinstance(found, AuthDenial) and isinstance(found.cause, TokenRefused) else None
-    is_kept_elsewhere = server.auth.site is not None and bool(server.auth.kept_in_memory)
+    is_kept_elsewhere = server.auth.site is not None and server.auth.site.is_kept_in_memory
     if is_kept_elsewhere and cause is not None and cause.reason.partition(":")[0] in KEPT_CHECKS:
         return _examine_sign_in(server, server.auth, granted)
     if cause is None:

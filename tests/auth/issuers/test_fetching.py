@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from defserve.auth import issuers
 from defserve.auth.issuers import HttpRequest, send_http_request
 from tests.rows import for_each_row
 
@@ -32,6 +35,31 @@ def test_an_answer_that_is_not_http_is_an_error_that_callers_expect(answer: byte
                 await send_http_request(HttpRequest(f"http://127.0.0.1:{port}/"))
 
     asyncio.run(ask())
+
+
+def test_an_answer_whose_head_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuers, "ISSUER_TIMEOUT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
+
+        def drip() -> None:
+            with server.accept()[0] as peer:
+                peer.sendall(b"HTTP/1.1 200 OK\r\na: ")
+                for _ in range(30):
+                    peer.sendall(b"b")
+                    time.sleep(0.05)
+
+        dripping, began = threads.submit(drip), time.monotonic()
+        with pytest.raises(OSError):
+            asyncio.run(send_http_request(HttpRequest(f"http://127.0.0.1:{server.getsockname()[1]}/")))
+        assert time.monotonic() - began < 1.2
+        dripping.result()
+
+
+def test_a_header_that_cannot_be_sent_is_not_repeated_for_it_may_hold_a_token() -> None:
+    request = HttpRequest("http://127.0.0.1:1/", headers={"authorization": "Bearer our\nsecret"})
+    with pytest.raises(ValueError) as refused:
+        asyncio.run(send_http_request(request))
+    assert "secret" not in str(refused.value)
 
 
 def test_headers_of_one_name_are_joined() -> None:

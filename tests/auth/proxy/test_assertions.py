@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from joserfc import jwk, jwt
 from defserve import UsageError
 from defserve.auth import DPoP, OAuthProxy, RegisteredClient, TrustedIssuer
 from defserve.auth.proxy.assertions import ID_JAG_PROFILE, JWT_BEARER_GRANT
+from defserve.stores.store import MemoryStore
 from tests.auth.identity_provider import Provider, documents_at_address, provider_at_address
 from tests.auth.proofs import THUMBPRINT, proof
 from tests.auth.proxied import SITE, URL, browser, call, proxy
@@ -468,8 +469,7 @@ async def test_a_client_revokes_its_token(company: Provider) -> None:
 DOCUMENT = "https://app.example/signs.json"
 
 
-@pytest.mark.parametrize("where", ["jwks", "jwks_uri"])
-async def test_a_client_that_describes_itself_may_sign(company: Provider, where: str) -> None:
+def documents_of_a_signing_client(where: str = "jwks") -> Callable[[str], Awaitable[bytes]]:
     keys = {"keys": [SIGNS.as_dict(private=False)]}
     document = {
         "client_id": DOCUMENT,
@@ -481,7 +481,25 @@ async def test_a_client_that_describes_itself_may_sign(company: Provider, where:
     async def fetch(url: str) -> bytes:
         return json.dumps({DOCUMENT: document, "https://app.example/keys.json": keys}[url]).encode()
 
-    who = {"iss": DOCUMENT, "sub": DOCUMENT}
+    return fetch
+
+
+async def test_a_client_that_describes_itself_leaves_nothing_in_the_store_without_a_grant(company: Provider) -> None:
+    store, who = MemoryStore(), {"iss": DOCUMENT, "sub": DOCUMENT}
+    made = make_proxy(company, fetch=documents_of_a_signing_client(), store=store, secret="k" * 32)
+    async with at(made) as http:
+        wrong = {"code": "none", "code_verifier": "x" * 64, "refresh_token": "none", "assertion": "none"}
+        for grant_type in ("client_credentials", JWT_BEARER_GRANT, "refresh_token", "password"):
+            answer = await http.post("/token", data={"grant_type": grant_type, **wrong, **client_assertion(**who)})
+            assert answer.status_code == 400, answer.text
+        answer = await http.post("/revoke", data={"token": "none", **client_assertion(**who)})
+        assert answer.status_code == 200
+        assert [space async for space in store.spaces("") if "nonce:" in space] == []
+
+
+@pytest.mark.parametrize("where", ["jwks", "jwks_uri"])
+async def test_a_client_that_describes_itself_may_sign(company: Provider, where: str) -> None:
+    fetch, who = documents_of_a_signing_client(where), {"iss": DOCUMENT, "sub": DOCUMENT}
     async with at(make_proxy(company, fetch=fetch)) as http:
         assertion = company.make_id_jag(SITE, DOCUMENT)
         assert (await exchange(http, assertion, auth=None, client_id=DOCUMENT)).json()["error"] == "invalid_client"

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx2
 import pytest
 
+from defserve.stores.store import MemoryStore
 from tests.auth.browsing import answer_of, leads_to, path_of
 from tests.auth.proxied import CIMD, SITE, URL, call, everything, visiting
 from tests.auth.web import stateless
@@ -42,6 +43,18 @@ async def test_a_client_registers_signs_its_user_in_and_calls() -> None:
         assert called.json()["result"]["content"][0]["text"] == "u-1"
         assert (await call(visit.http, tokens["refresh_token"])).status_code == 401
         assert (await call(visit.http, back["code"])).status_code == 401
+
+
+async def test_a_sign_in_that_is_given_up_leaves_nothing_in_the_store() -> None:
+    store = MemoryStore()
+    async with visiting(store=store, secret="k" * 32) as visit:
+        await visit.register()
+        back = visit.vendor.sign_in(leads_to(await visit.decide(await visit.authorize())))
+        state = dict(parse_qsl(urlsplit(back).query))["state"]
+        refused = {"state": state, "iss": visit.vendor.issuer, "error": "access_denied"}
+        answer = await visit.http.get("/callback", params=refused)
+        assert answer_of(answer)["error"] == "access_denied"
+        assert [space async for space in store.spaces("") if "nonce:" in space] == []
 
 
 async def test_clients_find_everything_from_the_first_refusal() -> None:

@@ -1,21 +1,28 @@
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import secrets
 import time
 from base64 import b64encode
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
 
+import anyio
+import anyio.lowlevel
 import pytest
 
-from defserve.auth import DPoP
+from defserve.auth import DPoP, OAuthProxy, Principal
 from defserve.auth.issuers import HttpRequest, HttpResponse
 from defserve.auth.proxy import sign_in
 from defserve.auth.proxy import tokens as grants
 from defserve.auth.proxy import tokens as tokens_module
 from defserve.auth.proxy.site_messages import SiteRequest
+from defserve.errors import ToolError
 from defserve.stores.store import MemoryStore, StoreChange, StoreUnavailable
+from tests.auth.browsing import Visit
 from tests.auth.proofs import proof
 from tests.auth.proxied import SITE, URL, call, everything, proxy, visiting
 from tests.auth.vendor import FakeVendor
@@ -348,6 +355,118 @@ async def test_the_vendor_s_token_is_for_the_server_alone() -> None:
         assert principal is not None and principal.claims["email"] == "alice@example.com"
         found = await made.vendor_token(principal)
         assert found is not None and found.startswith("vendor-access-")
+
+
+def count_renewals(vendor: FakeVendor) -> int:
+    return sum((request.form or {}).get("grant_type") == "refresh_token" for request in vendor.asked)
+
+
+Signed: TypeAlias = tuple[OAuthProxy, Principal]
+
+
+@asynccontextmanager
+async def signed_in_at_two(vendor: FakeVendor) -> AsyncGenerator[tuple[Visit, str, list[Signed]]]:
+    """A visit, its refresh token, and its caller as two processes know it that share a store."""
+    store, secret = MemoryStore(), "one secret for both of them" * 2
+    both = [proxy(vendor, store=store, secret=secret) for _ in range(2)]
+    async with visiting(vendor, auth=both[0]) as visit, visiting(vendor, auth=both[1]):
+        tokens = await visit.tokens()
+        known = [(one, await one.verifier.verify(tokens["access_token"])) for one in both]
+        yield visit, tokens["refresh_token"], [(one, principal) for one, principal in known if principal is not None]
+
+
+async def test_proofs_of_strangers_who_have_no_grant_do_not_use_up_what_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("defserve.auth.dpop.REMEMBERED", 3)
+    async with visiting(dpop=DPoP()) as visit:
+        code = await visit.code()
+        client = {"client_id": visit.client["client_id"], "redirect_uri": visit.redirect}
+        wrong = {"code": code, "code_verifier": "x" * 64, "refresh_token": "none", "assertion": "none", **client}
+        for grant_type in ("authorization_code", "refresh_token", "client_credentials", "password") * 2:
+            headers = {"dpop": proof("", f"{SITE}/token", ath=None)}
+            answer = await visit.http.post("/token", data={"grant_type": grant_type, **wrong}, headers=headers)
+            assert answer.status_code == 400
+        good = {"grant_type": "authorization_code", "code": code, "code_verifier": visit.verifier, **client}
+        shown = {"dpop": proof("", f"{SITE}/token", ath=None)}
+        answer = await visit.http.post("/token", data=good, headers=shown)
+        assert answer.json().get("token_type") == "DPoP", answer.text
+        renewal = {"grant_type": "refresh_token", "refresh_token": answer.json()["refresh_token"], **client}
+        again = await visit.http.post("/token", data=renewal, headers=shown)
+        assert again.json()["error"] == "invalid_dpop_proof", "one that was good is good once"
+
+
+class SlowVendor(FakeVendor):
+    """A vendor whose answers take a moment, or as long as a test wants. Its tokens end soon, at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lasts = 20
+        self.may_answer = anyio.Event()
+        self.may_answer.set()
+
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        answer = self.answer(request)
+        await anyio.sleep(0.01)
+        await self.may_answer.wait()
+        return answer
+
+
+async def test_a_vendor_s_token_that_ends_is_renewed_once_for_all_who_ask_in_any_process() -> None:
+    vendor = SlowVendor()
+    async with signed_in_at_two(vendor) as (visit, token, both):
+        vendor.lasts = 300
+        found = await asyncio.gather(*(one.vendor_token(principal) for one, principal in both * 3))
+        assert count_renewals(vendor) == 1 and set(found) == {f"vendor-access-{len(vendor.asked)}"}
+        assert await both[0][0].vendor_token(both[0][1]) == found[0] and count_renewals(vendor) == 1
+        assert (await visit.refresh(token)).status_code == 200, "with what the vendor gave last"
+
+
+async def test_a_client_and_a_tool_that_renew_at_once_do_not_use_a_vendor_s_token_twice() -> None:
+    vendor = SlowVendor()
+    async with signed_in_at_two(vendor) as (visit, token, both):
+        vendor.lasts = 300
+        asking = asyncio.gather(*(one.vendor_token(principal) for one, principal in both))
+        renewed, found = await asyncio.gather(visit.refresh(token), asking)
+        assert renewed.status_code == 200, renewed.text
+        assert all(found) and await is_in(visit, renewed.json()["access_token"])
+
+
+async def test_a_tool_that_gives_up_does_not_lose_what_the_vendor_gave_for_its_refresh_token() -> None:
+    vendor = SlowVendor()
+    async with signed_in_at_two(vendor) as (visit, token, [(one, principal), (other, known)]):
+        vendor.lasts, vendor.may_answer = 300, anyio.Event()
+        asking = asyncio.create_task(one.vendor_token(principal))
+        while not count_renewals(vendor):
+            await anyio.lowlevel.checkpoint()
+        asking.cancel()
+        await asyncio.wait((asking,))
+        vendor.may_answer.set()
+        assert await other.vendor_token(known) == f"vendor-access-{len(vendor.asked)}"
+        assert count_renewals(vendor) == 1
+        assert (await visit.refresh(token)).status_code == 200
+
+
+async def test_a_vendor_that_is_away_does_not_cost_a_token_that_is_still_good() -> None:
+    vendor = SlowVendor()
+    async with signed_in_at_two(vendor) as (_, _, [(one, principal), _]):
+        vendor.is_shut = True
+        assert (await one.vendor_token(principal) or "").startswith("vendor-access-")
+
+
+async def test_a_tool_gets_no_vendor_s_token_that_has_ended() -> None:
+    vendor = SlowVendor()
+    vendor.lasts = 0.001
+    async with signed_in_at_two(vendor) as (visit, token, [(one, principal), _]):
+        vendor.is_shut = True
+        with pytest.raises(ToolError, match="Try again"):
+            await one.vendor_token(principal)
+        vendor.is_shut = False
+        vendor.refresh_tokens.clear()
+        assert await one.vendor_token(principal) is None
+        assert (await visit.refresh(token)).json()["error"] == "invalid_grant", (
+            "the vendor has ended the access: sign in again"
+        )
 
 
 async def test_long_tokens_of_a_vendor_are_kept_whole() -> None:

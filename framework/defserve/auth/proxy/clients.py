@@ -101,7 +101,10 @@ class ClientDirectory:
         return OAuthClient(id, name, good, method) if good else None
 
     async def authenticate_client(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:
-        """The client that makes a request at the token endpoint. Raises OAuthError (RFC 6749 §2.3, §5.2)."""
+        """The client that makes a request at the token endpoint. Raises OAuthError (RFC 6749 §2.3, §5.2).
+
+        What it has signed is good once: before anything is done for it, call `spend_assertion`.
+        """
         shown = _basic(request.headers.get("authorization"))
         ways = (shown is not None, "client_secret" in form, "client_assertion" in form)
         if sum(ways) > 1 or (shown is not None and form.get("client_id", shown[0]) != shown[0]):
@@ -129,7 +132,7 @@ class ClientDirectory:
         return client.method == "none" or self._seals.is_valid_mac("client secret", client.id, secret)
 
     async def _authenticate_by_signature(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:
-        """The client that has signed an assertion about itself (RFC 7523 §3), which is good once."""
+        """The client that has signed an assertion about itself (RFC 7523 §3). See `spend_assertion`."""
         assertion = form["client_assertion"]
         if form.get("client_assertion_type") != CLIENT_ASSERTION_TYPE:
             raise OAuthError("invalid_client", f"client_assertion_type must be {CLIENT_ASSERTION_TYPE}")
@@ -138,14 +141,25 @@ class ClientDirectory:
         if client is None or client.keys is None or self._rule is None:
             raise OAuthError("invalid_client", _UNKNOWN)
         try:
-            spent, seconds = await client.keys.check_client(assertion, client.id, self._rule.audiences)
-            if not await self._rule.claim_first_use("client assertion", spent, seconds):
-                raise TokenRefused("jti: it was used before")
+            shown, seconds = await client.keys.check_client(assertion, client.id, self._rule.audiences)
         except TokenRefused as refused:
-            log.warning("an assertion of the client %s is refused: %s", client.key, refused.reason)
-            check = refused.reason.partition(":")[0]
-            raise OAuthError("invalid_client", f"client_assertion is not good here: {check}") from None
-        return client
+            raise _refuse_assertion(client, refused.reason) from None
+        return replace(client, assertion=(shown, seconds))
+
+    async def spend_assertion(self, client: OAuthClient) -> None:
+        """Remember what an authenticated client has signed. Raises OAuthError if it was used before.
+
+        Call it once the rest of the request is good: anybody can be a client that signs, and fill a store.
+        """
+        if client.assertion is None or self._rule is None:
+            return
+        if not await self._rule.claim_first_use("client assertion", *client.assertion):
+            raise _refuse_assertion(client, "jti: it was used before")
+
+
+def _refuse_assertion(client: OAuthClient, reason: str) -> OAuthError:
+    log.warning("an assertion of the client %s is refused: %s", client.key, reason)
+    return OAuthError("invalid_client", f"client_assertion is not good here: {reason.partition(':')[0]}")
 
 
 def _basic(authorization: str | None) -> tuple[str, str] | None:
@@ -175,7 +189,7 @@ class OAuthClient:
     """A client. `method` is how it authenticates at the token endpoint; `document` is its URL, if it has one.
 
     `keys` check its signatures, if it signs. `own_scopes` are what it may have when it acts for itself; None: it may
-    not do that.
+    not do that. `assertion` is the id of the assertion that it has shown now, and for how long to remember it.
     """
 
     id: str
@@ -185,6 +199,7 @@ class OAuthClient:
     document: str = ""
     keys: ClientKeys | None = field(default=None, repr=False, compare=False)
     own_scopes: tuple[str, ...] | None = None
+    assertion: tuple[str, float] | None = field(default=None, repr=False, compare=False)
 
     @property
     def key(self) -> str:

@@ -178,6 +178,7 @@ class OAuthProxy(Auth):
             targets=targets,
         )
         self.site = OAuthProxySite(self.issuer, offered, directory, signing_in, self._tokens, dpop, self._signer)
+        self.site.is_kept_in_memory = not self._is_shared
 
     def bind_server(self, identity: ServerIdentity) -> None:
         super().bind_server(identity)
@@ -191,7 +192,8 @@ class OAuthProxy(Auth):
     async def vendor_token(self, principal: Principal) -> str | None:
         """The vendor's own access token of a caller, for calls to the vendor in its name; None if there is none.
 
-        Never give it to the caller: it is good for more than this server.
+        It is renewed if it ends soon, where the vendor gave a refresh token. Raises ToolError if it has ended, and the
+        vendor does not answer. Never give it to the caller: it is good for more than this server.
         """
         return await self._tokens.vendor_token(principal)
 
@@ -290,6 +292,9 @@ class Endpoint(NamedTuple):
 
 class OAuthProxySite:
     """All that is served beside the server. Paths are known with and without the path of the issuer."""
+
+    is_kept_in_memory = False
+    """Whether sign-ins are forgotten when this process ends."""
 
     def __init__(
         self,

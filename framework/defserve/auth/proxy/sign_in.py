@@ -143,7 +143,10 @@ class SignInFlow:
         name = f"{_COOKIE}{id[:16]}"
         found = self._seals.open("signin", self._consent.cookies.read_cookie(asked.headers, name))
         # The cookie shows that this browser's user has said yes. Anybody can have the address with the state.
-        if found is None or not id or found[0] != id or not await self._grants.claim_first_use("signin", id, SECONDS):
+        if found is None or not id or found[0] != id:
+            raise SignInRefused(_NOT_BEGUN, 403)
+        # What ends in nothing needs no memory: anybody can begin sign-ins, and give them up.
+        if "error" not in fields and not await self._grants.claim_first_use("signin", id, SECONDS):
             raise SignInRefused(_NOT_BEGUN, 403)
         request, cookies = AuthorizationRequest.from_json(found[1]), [self._consent.cookies.make_expired_cookie(name)]
         try:

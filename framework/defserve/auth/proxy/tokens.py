@@ -6,19 +6,21 @@ credentials. Each hangs on a grant in the store.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from defserve.auth.bearer_tokens import DpopProofRequest, ExplainingVerifier, TokenRefused, make_credential_name
-from defserve.auth.dpop import DPoP
+from defserve.auth.dpop import NO_PROVED_KEY, DPoP, ProvedKey
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.oauth import make_pkce_challenge
 from defserve.auth.principals import Principal, is_scope, is_token_principal_id
@@ -35,13 +37,15 @@ from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, parse_request_form, require_form_field
 from defserve.auth.proxy.vendors import VendorLogin
 from defserve.base.peer_bounds import ByteBoundedCache
-from defserve.errors import DefserveError
-from defserve.stores.store import OAUTH_GRANT_SPACES, SharedNonceStore, Store, StoreChange, StoreCorrupt
+from defserve.errors import DefserveError, ToolError
+from defserve.stores.store import OAUTH_GRANT_SPACES, Lease, SharedNonceStore, Store, StoreChange, StoreCorrupt
 
 log = logging.getLogger("defserve.auth")
 
 CODE_SECONDS: Final = 60.0
 ACCESS_SECONDS: Final = 3600.0
+SLACK_SECONDS: Final = 30.0
+"""A vendor's token that ends sooner is renewed before a tool gets it: it has to last until its request arrives."""
 MAX_UNCONFIRMED_SECONDS: Final = 8 * 3600.0
 """How long a sign-in lasts after the vendor has said who the user is, if it cannot be asked again."""
 UNCONFIRMED_WARNING: Final = (
@@ -52,8 +56,8 @@ _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 CLIENT_SOURCE: Final = "client"
 """The source of a grant that a client has got for itself. A trusted issuer is a URL."""
 
-GrantHandler: TypeAlias = Callable[[OAuthClient, Mapping[str, str], str], Awaitable[dict[str, Any]]]
-"""Answers a token request of a client: its form, and the thumbprint of the key that it proves, or nothing."""
+GrantHandler: TypeAlias = Callable[[OAuthClient, Mapping[str, str], ProvedKey], Awaitable[dict[str, Any]]]
+"""Answers a token request of a client: its form, and the key that it proves."""
 
 
 # Made for each refusal: an exception that is raised again keeps the frames of every earlier request.
@@ -91,6 +95,7 @@ class ProxyTokens(ExplainingVerifier):
         self.audiences, self.issuers = (offered.resource,), (issuer,)
         self._offered, self._seals, self._grants, self._clients = offered, seals, grants, clients
         self._vendor, self._identities, self._dpop = vendor, identities, dpop
+        self._renewing: dict[str, asyncio.Task[str | None]] = {}
         grant_handlers: dict[str, GrantHandler] = {
             "authorization_code": self._by_code,
             "refresh_token": self._by_refresh_token,
@@ -147,10 +152,55 @@ class ProxyTokens(ExplainingVerifier):
         return self._vendor is not None and not is_other and self._vendor.allows(grant.claims)
 
     async def vendor_token(self, principal: Principal) -> str | None:
-        """The vendor's own token of a caller, for calls in its name. It must never be given to the caller."""
+        """The vendor's own token of a caller, for calls in its name. It must never be given to the caller.
+
+        It is renewed if it ends soon. Raises ToolError if it has ended, and the vendor does not answer.
+        """
         id = principal.claims.get("grant")
         grant = await self._grants.find_grant(id) if isinstance(id, str) else None
-        return self._vendor_tokens(grant).get("access_token") if self._is_ours(grant) else None
+        if not self._is_ours(grant):
+            return None
+        tokens = self._vendor_tokens(grant)
+        if not self._must_renew(tokens):
+            return tokens.get("access_token")
+        renewing = self._renewing.get(grant.id)
+        if renewing is None:
+            renewing = self._renewing[grant.id] = asyncio.create_task(self._renew_vendor_token(grant.id))
+            renewing.add_done_callback(partial(self._forget_renewal, grant.id))
+        # Many vendors take a refresh token once: a caller that gives up must not lose what comes for it.
+        return await asyncio.shield(renewing)
+
+    def _must_renew(self, tokens: Mapping[str, str]) -> bool:
+        login = self._vendor.login if self._vendor is not None else None
+        return login is not None and "refresh_token" in tokens and login.count_seconds_left(tokens) <= SLACK_SECONDS
+
+    def _forget_renewal(self, id: str, renewing: asyncio.Task[str | None]) -> None:
+        self._renewing.pop(id, None)
+
+    async def _renew_vendor_token(self, id: str) -> str | None:
+        assert self._vendor is not None
+        login = self._vendor.login
+        async with self._grants.hold_grant(id):
+            grant = await self._grants.find_grant(id)
+            if not self._is_ours(grant):
+                return None
+            tokens = self._vendor_tokens(grant)
+            if not self._must_renew(tokens):
+                return tokens.get("access_token")  # another process was first
+            try:
+                renewed = await login.renew_tokens(tokens)
+            except OAuthError as error:
+                if error.error == "invalid_grant":
+                    log.warning("the vendor has ended the access of %s, who has to sign in again", grant.subject)
+                    await self._grants.revoke_grant(id)
+                    return None
+                if login.count_seconds_left(tokens) > 0:
+                    return tokens.get("access_token")
+                raise ToolError(
+                    "Your sign-in cannot be renewed at the moment. Try again.", data={"retry": True}
+                ) from None
+            kept = await self._grants.change_grant(grant, vendor=self._seal_vendor_tokens(renewed))
+            return renewed.get("access_token") if kept is not None else None
 
     def _is_ours(self, grant: UserGrant | None) -> TypeGuard[UserGrant]:
         """Whether a grant was given for this server, and not for another that shares its namespace."""
@@ -160,6 +210,9 @@ class ProxyTokens(ExplainingVerifier):
         # Of our own store. Tokens of a vendor that lists groups or roles in them are long.
         found: dict[str, str] | None = self._seals.open("vendor", grant.vendor, max_length=None)
         return found or {}
+
+    def _seal_vendor_tokens(self, tokens: Mapping[str, str]) -> str:
+        return self._seals.seal("vendor", {name: tokens[name] for name in tokens if name != "id_token"})
 
     # -- at the token endpoint ---------------------------------------------------------------------------
 
@@ -174,42 +227,56 @@ class ProxyTokens(ExplainingVerifier):
         handler = self.grants.get(require_form_field(form, "grant_type"))
         if handler is None:
             raise OAuthError("unsupported_grant_type", f"use {' or '.join(self.grants)}")
-        return await handler(client, form, await self._check_proof(request))
+        return await handler(client, form, self._verify_proof(request))
 
-    async def _check_proof(self, request: SiteRequest) -> str:
-        """The thumbprint of the key that tokens are to be bound to; empty if there is none. Raises OAuthError."""
+    def _verify_proof(self, request: SiteRequest) -> ProvedKey:
+        """The key that tokens are to be bound to. Raises OAuthError."""
         proof = request.headers.get("dpop")
         if self._dpop is None or (proof is None and not self._dpop.required):
-            return ""
+            return NO_PROVED_KEY
         proofs = [] if proof is None else [proof.encode("latin-1", "replace")]
         shown = DpopProofRequest("POST", f"{self.issuers[0]}/token", proofs)
-        thumbprint, error = await self._dpop.check_token_request(shown)
+        proved, error = self._dpop.check_token_request(shown)
         if error:
-            nonce = [("dpop-nonce", self._dpop.new_nonce())] if self._dpop.wants_nonce else []
-            raise OAuthError(error, "the DPoP proof of this request is missing or not good", nonce)
-        return thumbprint
+            raise self._refuse_proof(error)
+        return proved
+
+    def _refuse_proof(self, error: str) -> OAuthError:
+        nonce = [("dpop-nonce", self._dpop.new_nonce())] if self._dpop is not None and self._dpop.wants_nonce else []
+        return OAuthError(error, "the DPoP proof of this request is missing or not good", nonce)
+
+    async def _spend_proofs(self, client: OAuthClient, proved: ProvedKey) -> None:
+        """What a request proves itself by is good once. Raises OAuthError.
+
+        Each handler calls this when the grant is good, and before anything is done: strangers, who have no grant,
+        leave nothing in the store.
+        """
+        await self._clients.spend_assertion(client)
+        if self._dpop is not None and proved.proof and (error := await self._dpop.spend_proof(proved)):
+            raise self._refuse_proof(error)
 
     async def _by_identity_assertion(
-        self, client: OAuthClient, form: Mapping[str, str], thumbprint: str
+        self, client: OAuthClient, form: Mapping[str, str], proved: ProvedKey
     ) -> dict[str, Any]:
         """A token for a person whom a company's identity provider vouches for. There is no refresh token."""
         found = await self._identities.check_assertion(require_form_field(form, "assertion"), client)
         self._check_resource(form, self.audiences[0])
-        if found.bound_to and not _same(found.bound_to, thumbprint):
+        if found.bound_to and not _same(found.bound_to, proved.thumbprint):
             raise OAuthError("invalid_grant", "this assertion is not good here: cnf: its key has not been proved")
         trusted = found.trusted
         may_give = self._offered.scopes if trusted.scopes is None else trusted.scopes
         asserted = self._offered.scopes if found.scopes is None else found.scopes
         scopes = _intersect_scopes(form, [scope for scope in may_give if scope in asserted])
+        await self._spend_proofs(client, proved)
         if not trusted.reuse and not await self._grants.claim_first_use("id-jag", found.id, found.seconds):
             log.warning("an identity assertion for the client %s was used twice", client.key)
             raise OAuthError("invalid_grant", "this assertion is not good here: jti: it was used before")
         return await self._issue_for(
-            client, found.principal, scopes, found.claims, trusted.seconds, trusted.name, thumbprint
+            client, found.principal, scopes, found.claims, trusted.seconds, trusted.name, proved.thumbprint
         )
 
     async def _by_client_credentials(
-        self, client: OAuthClient, form: Mapping[str, str], thumbprint: str
+        self, client: OAuthClient, form: Mapping[str, str], proved: ProvedKey
     ) -> dict[str, Any]:
         """A token for a client that acts for itself, if the operator has said that it may (RFC 6749 §4.4)."""
         if client.own_scopes is None:
@@ -217,7 +284,10 @@ class ProxyTokens(ExplainingVerifier):
         self._check_resource(form, self.audiences[0])
         subject = make_client_subject(self.issuers[0], client.id)
         scopes, claims = _intersect_scopes(form, client.own_scopes), {"sub": subject, "client_name": client.name}
-        return await self._issue_for(client, subject, scopes, claims, MAX_TOKEN_SECONDS, CLIENT_SOURCE, thumbprint)
+        await self._spend_proofs(client, proved)
+        return await self._issue_for(
+            client, subject, scopes, claims, MAX_TOKEN_SECONDS, CLIENT_SOURCE, proved.thumbprint
+        )
 
     async def _issue_for(
         self,
@@ -247,7 +317,7 @@ class ProxyTokens(ExplainingVerifier):
         await self._grants.add_grant(grant, seconds)
         return self._issue_tokens(grant, scopes)
 
-    async def _by_code(self, client: OAuthClient, form: Mapping[str, str], thumbprint: str) -> dict[str, Any]:
+    async def _by_code(self, client: OAuthClient, form: Mapping[str, str], proved: ProvedKey) -> dict[str, Any]:
         verifier, found = (
             require_form_field(form, "code_verifier"),
             self._seals.open("code", require_form_field(form, "code")),
@@ -264,27 +334,40 @@ class ProxyTokens(ExplainingVerifier):
         ):
             raise _refuse_code()
         self._check_resource(form, grant.resource)
+        await self._spend_proofs(client, proved)
         if not await self._grants.claim_first_use("code", id, PENDING_SECONDS):
             # Two have shown the same code: nobody knows which of them is the client (RFC 6749 §4.1.2).
             await self._grants.revoke_grant(id)
             raise _refuse_code()
-        renewed = await self._grants.renew_grant(grant, bound_to=thumbprint)
+        renewed = await self._grants.renew_grant(grant, bound_to=proved.thumbprint)
         if renewed is None:
             raise _refuse_code()
         return self._issue_tokens(renewed, renewed.scopes)
 
-    async def _by_refresh_token(self, client: OAuthClient, form: Mapping[str, str], thumbprint: str) -> dict[str, Any]:
+    async def _by_refresh_token(
+        self, client: OAuthClient, form: Mapping[str, str], proved: ProvedKey
+    ) -> dict[str, Any]:
         found = self._seals.open("refresh", require_form_field(form, "refresh_token"))
-        grant = await self._grants.find_grant(found[0]) if found is not None else None
-        if found is None or not self._is_ours(grant) or not _same(grant.client, client.key):
+        if found is None:
             raise _refuse_refresh_token()
-        if found[1] != grant.generation:
+        # A tool may renew the vendor's tokens of this grant at the same time, which vendors may take for a theft.
+        async with self._grants.hold_grant(found[0]):
+            return await self._renew_for_client(found[0], found[1], client, form, proved)
+
+    async def _renew_for_client(
+        self, id: str, generation: int, client: OAuthClient, form: Mapping[str, str], proved: ProvedKey
+    ) -> dict[str, Any]:
+        grant = await self._grants.find_grant(id)
+        if not self._is_ours(grant) or not _same(grant.client, client.key):
+            raise _refuse_refresh_token()
+        await self._spend_proofs(client, proved)
+        if generation != grant.generation:
             # A refresh token came back that was used already: it, or what it was exchanged for, was stolen.
             log.warning("a refresh token was used twice; the grant of client %s is taken back", client.key)
             await self._grants.revoke_grant(grant.id)
             raise _refuse_refresh_token()
         self._check_resource(form, grant.resource)
-        if grant.bound_to and not _same(grant.bound_to, thumbprint):
+        if grant.bound_to and not _same(grant.bound_to, proved.thumbprint):
             raise OAuthError("invalid_dpop_proof", "this refresh token is bound to a key that has not been proved")
         scopes = tuple(filter(is_scope, form["scope"].split(" "))) if form.get("scope") else grant.scopes
         if not set(scopes) <= set(grant.scopes):
@@ -307,7 +390,7 @@ class ProxyTokens(ExplainingVerifier):
                 confirmed=confirmed,
                 until=until,
                 # A client that proves a key only from now on gets tokens that are bound to it (RFC 9449 §5).
-                bound_to=grant.bound_to or thumbprint,
+                bound_to=grant.bound_to or proved.thumbprint,
             )
             if renewed is None:
                 raise _refuse_refresh_token()
@@ -324,7 +407,7 @@ class ProxyTokens(ExplainingVerifier):
         """
         assert self._vendor is not None
         tokens = await self._vendor.login.renew_tokens(self._vendor_tokens(grant))
-        sealed = self._seals.seal("vendor", {name: tokens[name] for name in tokens if name != "id_token"})
+        sealed = self._seal_vendor_tokens(tokens)
         try:
             claims = await self._vendor.login.reconfirm_user(tokens)
         except OAuthError as error:
@@ -371,6 +454,7 @@ class ProxyTokens(ExplainingVerifier):
         found = self._seals.open("refresh", token) or self._seals.open("access", token)
         grant = await self._grants.find_grant(found[0]) if found is not None else None
         if self._is_ours(grant) and _same(grant.client, client.key):
+            await self._clients.spend_assertion(client)
             await self._grants.revoke_grant(grant.id)
 
 
@@ -401,6 +485,8 @@ KEPT_BYTES: Final = 4 * 1024 * 1024
 # As for tokens that are asked about: credentials in use are verified every two seconds.
 KEPT_SECONDS: Final = 1.5
 PENDING_SECONDS: Final = 120.0
+MAX_HOLD_WAIT_SECONDS: Final = 15.0
+"""How long a renewal waits for another one of the same grant, which waits for the vendor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,6 +541,16 @@ class UserGrants:
         size = 1024 + (len(_encode_grant(grant)) if grant is not None else 0)
         self._kept.store_value(id, (grant, now + KEPT_SECONDS), size)
         return grant
+
+    @asynccontextmanager
+    async def hold_grant(self, id: str) -> AsyncGenerator[None]:
+        """Nobody else who holds this grant renews it meanwhile, in any process. Raises StoreBusy after a while."""
+        lease = Lease(self._store, f"oauth grant {id}")
+        await lease.acquire(MAX_HOLD_WAIT_SECONDS)
+        try:
+            yield
+        finally:
+            await lease.release()
 
     async def renew_grant(self, grant: UserGrant, **changed: Any) -> UserGrant | None:
         """The grant with its next refresh token, and what has changed. None: another request was first, or it is gone.

@@ -38,6 +38,9 @@ METADATA_SECONDS: Final = 600.0
 # Claims of a user that are kept; others may be long, and nobody needs them.
 KEPT_CLAIMS: Final = tuple("sub id oid tid hd login name email email_verified preferred_username groups roles".split())
 MAX_CLAIMS_BYTES: Final = 64 * 1024
+MAX_TOKEN_SECONDS: Final = 10 * 365 * 86400
+_ENDS: Final = "access_token_ends"
+"""Beside the vendor's tokens: when the access token ends, as whole seconds, if the vendor has said so."""
 
 # What a token endpoint says of a code or refresh token that is of no use any more. The last two are GitHub's, which
 # says them with status 200. Other errors are about us, or about too many requests: they end nobody's access.
@@ -70,7 +73,7 @@ class VendorLogin:
     ) -> None:
         self.vendor, self._id, self._callback = vendor, client_id, callback
         self._secret = SecretSetting(client_secret, "OAuthProxy(client_secret=…)")
-        self._send, self._fetch = send, partial(download_document, send=send)
+        self._send, self._fetch, self._clock = send, partial(download_document, send=send), clock
         self._metadata: Mapping[str, Any] = {}
         self._read_at = float("-inf")
         self._id_tokens = (
@@ -106,9 +109,10 @@ class VendorLogin:
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": self._callback}
         tokens, nonce = await self._tokens({**form, "code_verifier": verifier}), make_pkce_challenge(state)
         if self._id_tokens is None:
-            return SignedInUser(self._select_claims(await self._user(self.vendor.user, tokens)), _select_tokens(tokens))
+            claims = self._select_claims(await self._user(self.vendor.user, tokens))
+            return SignedInUser(claims, self._select_tokens(tokens))
         claims = self._select_claims(await self._verify_id_token(tokens, nonce))
-        return SignedInUser(claims, {**_select_tokens(tokens), "nonce": nonce})
+        return SignedInUser(claims, {**self._select_tokens(tokens), "nonce": nonce})
 
     async def can_reconfirm_users(self, tokens: Mapping[str, str]) -> bool:
         """Whether the vendor can be asked about a user later. Raises OAuthError."""
@@ -123,7 +127,22 @@ class VendorLogin:
             return tokens
         found = await self._tokens({"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]})
         id_token = found.get("id_token")
-        return {**tokens, **_select_tokens(found), **({"id_token": id_token} if isinstance(id_token, str) else {})}
+        known = {name: text for name, text in tokens.items() if name != _ENDS}
+        more = {"id_token": id_token} if isinstance(id_token, str) else {}
+        return {**known, **self._select_tokens(found), **more}
+
+    def count_seconds_left(self, tokens: Mapping[str, str]) -> float:
+        """For how long the vendor's access token is good; infinite if the vendor has not said so."""
+        return int(tokens[_ENDS]) - self._clock() if _ENDS in tokens else float("inf")
+
+    def _select_tokens(self, tokens: Mapping[str, Any]) -> dict[str, str]:
+        """What is kept of the answer of a token endpoint."""
+        found = {name: tokens[name] for name in ("access_token", "refresh_token") if isinstance(tokens.get(name), str)}
+        seconds = tokens.get("expires_in")
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0:
+            # Bounded first: JSON has integers that no float can hold.
+            found[_ENDS] = str(int(self._clock() + min(seconds, MAX_TOKEN_SECONDS)))
+        return found
 
     async def reconfirm_user(self, tokens: Mapping[str, str]) -> Mapping[str, Any] | None:
         """What the vendor says of the user now, with tokens that were just renewed; None if it cannot be asked.
@@ -254,10 +273,6 @@ def _not_accepted(request: HttpRequest, status: int, found: Mapping[str, Any]) -
 def _not_available(request: HttpRequest, why: str) -> OAuthError:
     log.error("%s does not answer as it must: %s", request.url, why)
     return OAuthError("temporarily_unavailable", "the sign-in is not available at the moment")
-
-
-def _select_tokens(tokens: Mapping[str, Any]) -> dict[str, str]:
-    return {name: tokens[name] for name in ("access_token", "refresh_token") if isinstance(tokens.get(name), str)}
 
 
 # -- The vendors, as data. A vendor with an `issuer` says the rest in its metadata.
