@@ -259,7 +259,7 @@ class MgpPeer(ClientExtension):
         wants_answer = isinstance(params.get("callback_id"), str) and params.get("type") != "notification"
         if "callbacks" in self.sections and wants_answer:
             work = respond_to_callback(params, self._client.answers, self._send, self._conversation.run_own_work)
-            self._conversation.start_answer_task(work, is_own_work=False)
+            self._conversation.start_answer_task(work, params, is_own_work=False)
 
     # -- requests ----------------------------------------------------------------------------------------
 
