@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.conversation import ClientConversation, PendingRequest
-from defserve.client.replies import Json, UnreadItemQueue, filter_strings, object_or_empty
+from defserve.client.replies import Json, UnreadItemQueue, filter_strings, object_or_empty, string_or_none
 from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, get_version_features
@@ -62,7 +62,7 @@ class SessionTerms:
         self.version, self.stateless, self.envelope = version, envelope is not None, envelope or {}
         self.server_info: Json = object_or_empty(result.get("serverInfo") or meta.get(MCP_KEY_PREFIX + "serverInfo"))
         self.capabilities: Json = object_or_empty(result.get("capabilities"))
-        self.instructions: str | None = result.get("instructions")
+        self.instructions = string_or_none(result.get("instructions"))
 
     def make_extension_meta(self, extension: str) -> Json:
         """The `_meta` of a request that offers one more extension of MCP than the others do."""
@@ -514,7 +514,7 @@ class SilentServers:
 
 
 def _cache_key(target: str) -> str:
-    return sha256(target.encode()).hexdigest()[:_KEY_LENGTH]
+    return sha256(target.encode("utf-8", "surrogatepass")).hexdigest()[:_KEY_LENGTH]
 
 
 def _read_cache(path: str) -> dict[str, float]:

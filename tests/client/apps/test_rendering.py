@@ -70,7 +70,7 @@ async def test_a_view_may_come_as_a_blob_and_by_the_older_link():
     [
         ([], "is nothing"),
         ([VIEW, VIEW], "has to be one"),
-        ([7], "has to be one"),
+        ([7], "no list of objects"),
         ([{**VIEW, "mimeType": "text/html"}], "is text/html; it has to be"),
         ([{**VIEW, "mimeType": "text/html;profile=MCP-APP"}], "has to be one"),
         ([{"uri": "ui://v", "mimeType": MIME}], "has no HTML"),

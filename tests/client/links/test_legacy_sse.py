@@ -14,7 +14,7 @@ from defserve.client.links.event_streams import LegacySseLink
 from defserve.client.links.http import HttpLink
 from defserve.client.targets import connect_url
 from defserve.errors import PeerError, PeerGone
-from defserve.serve.address import CredentialsRequired
+from defserve.serve.address import CredentialsRequired, SignInError
 from tests.client.links.asgi import serving
 from tests.client.web import SlowAuthorizer
 from tests.rows import for_each_row
@@ -130,6 +130,19 @@ async def test_a_person_may_take_longer_to_sign_in_than_a_stream_to_begin(monkey
         authorizer: Any = SlowAuthorizer()
         link = await LegacySseLink.connect(url, authorizer=authorizer)
         await link.aclose()
+
+
+async def test_who_declines_to_sign_in_is_not_asked_again_for_another_kind_of_link():
+    class Declining(SlowAuthorizer):
+        def authorizer(self, url: str) -> Any:
+            return self
+
+        async def handle_challenge(self, challenge: Any) -> bool:
+            raise SignInError("the person declined")
+
+    async with streaming(status=401, headers=((b"www-authenticate", b"Bearer"),)) as url:
+        with pytest.raises(SignInError, match="declined"):
+            await connect_url(url, auth=Declining())
 
 
 async def test_a_call_waits_for_a_person_who_signs_in_for_its_message(monkeypatch: pytest.MonkeyPatch):
