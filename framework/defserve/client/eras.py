@@ -375,15 +375,27 @@ class HandshakeUpdateStream(UpdateStream[ServerUpdate]):
         self._subscribe, self._unsubscribe = subscribe, unsubscribe
 
     async def _begin(self) -> None:
-        for uri in self.wanted.uris:
-            await self._subscribe(uri)
+        for place, uri in enumerate(self.wanted.uris):
+            try:
+                await self._subscribe(uri)
+            except PeerError:
+                await self._end_subscriptions(self.wanted.uris[:place])
+                raise
 
     async def _finish(self) -> None:
-        for uri in self.wanted.uris:
-            try:
-                await self._unsubscribe(uri)
-            except PeerError:
-                return
+        await self._end_subscriptions(self.wanted.uris)
+
+    async def _end_subscriptions(self, uris: Sequence[str]) -> None:
+        """Except those that another stream reads: there is one subscription of a resource in a session."""
+        others = {uri for other in self._listeners if other is not self for uri in other.wanted.uris}
+        for uri in uris:
+            if uri not in others:
+                try:
+                    await self._unsubscribe(uri)
+                except (PeerGone, PeerTimeout):
+                    return
+                except PeerError:
+                    continue  # the server does not know it any more
 
     def receive_update(self, news: ServerUpdate) -> None:
         if self.wanted.matches(news):
