@@ -36,6 +36,7 @@ MCP_KEY_PREFIX: Final = "io.modelcontextprotocol/"
 PROBE_SECONDS = 5.0
 """How long a server may be silent at `server/discover`, and then at `initialize`, before it is started again."""
 UNSUPPORTED_VERSION = -32022
+MAX_SERVER_NAME_LENGTH: Final = 256
 
 # A server that answers the probe with one of these has understood it.
 STATELESS_ERRORS: Final = frozenset((-32020, -32021, UNSUPPORTED_VERSION))
@@ -63,6 +64,11 @@ class SessionTerms:
         self.server_info: Json = object_or_empty(result.get("serverInfo") or meta.get(MCP_KEY_PREFIX + "serverInfo"))
         self.capabilities: Json = object_or_empty(result.get("capabilities"))
         self.instructions = string_or_none(result.get("instructions"))
+
+    @property
+    def server_name(self) -> str:
+        """The name by which people and logs know the server, cut: it is in each question and each record."""
+        return str(self.server_info.get("name", "unknown"))[:MAX_SERVER_NAME_LENGTH]
 
     def make_extension_meta(self, extension: str) -> Json:
         """The `_meta` of a request that offers one more extension of MCP than the others do."""

@@ -110,7 +110,7 @@ class McplPeer(ClientExtension):
         """Read what the server says about MCPL."""
         block = object_or_empty(object_or_empty(terms.capabilities.get("experimental")).get("mcpl"))
         version = block.get("version", MCPL_04.version) if block else None
-        self.server_id = self._audit.server_id = str(terms.server_info.get("name", "unknown"))
+        self.server_id = self._audit.server_id = terms.server_name
         rules = find_mcpl_vocabulary(version) if isinstance(version, str) else None
         if rules is None or not isinstance(version, str):
             return

@@ -202,7 +202,7 @@ class MgpPeer(ClientExtension):
         """Read what the server says about MGP, and decide about its permissions before the first call (§3.4)."""
         self._agreement = terms
         claims = parse_mgp_claims(terms, self._options.get_offered_extensions(self._client.answers))
-        self.server_id = self._audit.server_id = claims.server_id or str(terms.server_info.get("name", "unknown"))
+        self.server_id = self._audit.server_id = claims.server_id or terms.server_name
         if claims.version is not None:
             self.version, self.extensions, self.sections = claims.version, claims.extensions, claims.sections
             self.permissions_required, self.trust_level = claims.permissions, claims.trust_level
