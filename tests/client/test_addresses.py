@@ -31,7 +31,7 @@ async def test_an_address_picks_its_link():
 
 
 @pytest.mark.anyio
-@for_each_row("url", ["ftp://example.org", "unix:///tmp/x", "calc.py"])
+@for_each_row("url", ["ftp://example.org", "unix:///tmp/x", "calc.py", "http://[/mcp", "http://[x/sse", "ws://["])
 async def test_an_address_of_another_kind_is_refused(url: str):
     with pytest.raises(UsageError, match="use http://, https://, ws:// or wss://"):
         await connect_url(url)

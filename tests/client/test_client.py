@@ -404,3 +404,52 @@ async def test_a_server_that_refuses_the_log_level_can_be_used() -> None:
         with pytest.raises(PeerError):
             await client.set_log_level("debug")
     assert server.asked("logging/setLevel") == [{"level": "info"}, {"level": "debug"}]
+
+
+@for_each_row(
+    ("contents", "said"),
+    [
+        (5, "no list of objects"),
+        (["text"], "no list of objects"),
+        ([{"blob": 5}], "not in base64"),
+        ([{"blob": "AAE"}], "not in base64"),
+        ([{"blob": "/w=="}], "no text in UTF-8"),
+    ],
+    ids=repr,
+)
+async def test_contents_that_cannot_be_read_are_an_error_of_the_peer(contents: Any, said: str) -> None:
+    server = PretendServer({"resources/read": {"contents": contents}})
+    async with Client(server, version="2025-11-25") as client:
+        with pytest.raises(PeerError, match=f"'a:b'.* {said}"):
+            await client.read_text("a:b")
+
+
+async def test_what_is_not_of_its_type_is_left_out() -> None:
+    opening: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {}, "instructions": {"a": 1}}
+    server = PretendServer({"initialize": opening, "completion/complete": {"completion": 5}})
+    async with Client(server, version="2025-11-25") as client:
+        assert client.instructions is None
+        assert await client.complete("greet", argument="name") == {}
+
+
+async def test_in_a_session_a_resource_is_subscribed_to_for_as_long_as_somebody_listens() -> None:
+    server = PretendServer({"resources/subscribe": {}, "resources/unsubscribe": {}})
+    async with Client(server, version="2025-11-25") as client:
+        async with client.listen(uris=["a:b"]):
+            async with client.listen(uris=["a:b", "a:c"]):
+                pass
+            assert server.asked("resources/unsubscribe") == [{"uri": "a:c"}]
+        assert server.asked("resources/unsubscribe") == [{"uri": "a:c"}, {"uri": "a:b"}]
+
+
+async def test_of_several_resources_none_stays_subscribed_to_if_one_is_refused() -> None:
+    def subscribe(request: dict[str, Any]) -> dict[str, Any]:
+        if request["params"]["uri"] == "a:c":
+            raise Fail(-32002, "no such resource")
+        return {}
+
+    server = PretendServer({"resources/subscribe": subscribe, "resources/unsubscribe": {}})
+    async with Client(server, version="2025-11-25") as client:
+        with pytest.raises(PeerError, match="no such resource"):
+            await client.listen(uris=["a:b", "a:c"]).open()
+    assert server.asked("resources/unsubscribe") == [{"uri": "a:b"}]

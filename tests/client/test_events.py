@@ -130,3 +130,12 @@ async def test_a_webhook_is_subscribed_to_refreshed_and_ended(monkeypatch: pytes
             with pytest.raises(PeerError) as raised:
                 await made.unsubscribe()
             assert raised.value.code == -32023
+
+
+async def test_a_poll_goes_on_after_an_answer_without_a_list_of_events():
+    pages = [{"events": 5, "cursor": "1"}, {"events": [{"eventId": "e"}, 7], "cursor": "2"}]
+    server = PretendServer({**STATELESS, "events/poll": lambda _: pages.pop(0)})
+    async with Client(server) as client:
+        events = client.events.poll_events("pushed", every=0.01)
+        assert (await anext(events)).cursor == "2"
+        await events.aclose()

@@ -11,6 +11,7 @@ from defserve.client.tasks import ServerTask, get_poll_seconds
 from defserve.errors import PeerError, ProtocolError
 from defserve.serve.lifespans import connect_in_memory
 from defserve.testing import SyncClient
+from tests.client.pretend import STATELESS, Fail, PretendServer
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -182,3 +183,26 @@ def test_a_test_needs_no_await():
         task.cancel()
         with pytest.raises(PeerError, match="cancelled"):
             task.result()
+
+
+async def test_an_answer_that_the_server_did_not_take_is_given_again():
+    refusals = [Fail(-32603, "try again"), {}]
+    question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"type": "object"}}}
+    waiting = {"taskId": "t", "status": "input_required", "pollIntervalMs": 1, "inputRequests": {"q": question}}
+    done = {"taskId": "t", "status": "completed", "result": {"content": []}}
+
+    def get(_: Any) -> Any:
+        return waiting if refusals else done
+
+    def update(_: Any) -> Any:
+        if isinstance(reply := refusals.pop(0), Fail):
+            raise reply
+        return reply
+
+    server = PretendServer({**STATELESS, "tasks/get": get, "tasks/update": update})
+    async with Client(server, answers=Answers(ask=lambda *_: {"a": 1})) as client:
+        task = await client.task("t", "wait")
+        with pytest.raises(PeerError, match="try again"):
+            await task.result()
+        async with asyncio.timeout(5):
+            assert await task.result() is None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from defserve.client.replies import extract_result_value, parse_text_by_schema
-from defserve.errors import ToolError
+from defserve.errors import PeerError, ToolError
 from tests.rows import for_each_row
 
 
@@ -61,3 +61,14 @@ def test_a_failed_tool_raises_its_text_and_data():
     with pytest.raises(ToolError) as caught:
         extract_result_value(text("bad", "worse", isError=True, structuredContent={"code": "x"}), None)
     assert (caught.value.message, caught.value.data) == ("bad\nworse", {"code": "x"})
+
+
+@for_each_row("content", [5, "text", {"a": 1}, ["text"], [None]])
+def test_content_that_is_no_list_of_blocks_is_an_error_of_the_peer(content: Any):
+    with pytest.raises(PeerError, match="no list of blocks"):
+        extract_result_value({"content": content}, None)
+
+
+@for_each_row("schema", ["string", {"anyOf": 5}, {"anyOf": ["x"]}, {"type": [{}]}, {"enum": 3}])
+def test_a_type_that_is_no_schema_leaves_the_text_as_it_is(schema: Any):
+    assert extract_result_value(text("5"), schema) == "5"

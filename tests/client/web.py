@@ -134,3 +134,25 @@ async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> E
 
 def _lines(headers: dict[str, str]) -> list[str]:
     return [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+
+
+class SlowAuthorizer:
+    """An authorizer whose person takes half a second."""
+
+    is_signing_in = False
+
+    def __init__(self) -> None:
+        self.shown: dict[str, str] = {}
+
+    async def headers(self, method: str, url: str) -> dict[str, str]:
+        return self.shown
+
+    async def handle_challenge(self, challenge: Any) -> bool:
+        self.is_signing_in = True
+        await asyncio.sleep(0.5)
+        self.is_signing_in, self.shown = False, {"authorization": "Bearer t"}
+        return True
+
+    def on_request_accepted(self, headers: Any) -> None: ...
+
+    async def aclose(self) -> None: ...

@@ -20,7 +20,7 @@ from defserve.client.extension import ClientExtension
 from defserve.client.replies import Json, join_text_blocks, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
-from defserve.errors import PeerError, UsageError
+from defserve.errors import PeerError, Refused, ToolError, UsageError
 from defserve.protocols.mcp.app_policy import (
     APP_MIME_TYPE,
     APPS_CAPABILITY,
@@ -248,6 +248,8 @@ class RenderedApp:
             return await handler(params)
         except PeerError as error:
             return _error(error.code, error.message)
+        except (Refused, ToolError) as error:  # of the host itself: its guards, or a person who was asked
+            return _error(INTERNAL_ERROR, error.message)
 
     async def _initialize(self, params: Json) -> Json:
         return {

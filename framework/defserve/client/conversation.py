@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.exchange import (
     ForwardedRequestListener,
     IncomingMessageRouter,
@@ -322,12 +323,17 @@ class ClientConversation:
             return None
         return self.notify_soon("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
-    def start_answer_task(self, work: Coroutine[Any, Any, None], *, is_own_work: bool = True) -> None:
-        """Run `work`, which answers the peer, in a task. While it runs, none of our deadlines passes.
+    def start_answer_task(self, work: Coroutine[Any, Any, None], params: Params, *, is_own_work: bool = True) -> None:
+        """Run `work`, which answers a notification of the peer with these params, in a task. While it runs, none of our
+        deadlines passes. It is left out while too many answers are under way.
 
         If it sends requests, it is not `is_own_work`: then only what it gives to `run_own_work` is.
         """
-        self._answering.start(work, is_own_work=is_own_work)
+        if self._answering.is_full:
+            log.debug("skipped a notification: too many are being answered already")
+            work.close()
+        else:
+            self._answering.start(work, is_own_work=is_own_work, size=estimate_value_bytes(params))
 
     async def run_own_work(self, work: Awaitable[Any]) -> Any:
         """Await `work`, for which the peer waits: meanwhile, none of our deadlines passes."""

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.conversation import ClientConversation, PendingRequest
-from defserve.client.replies import Json, UnreadItemQueue, filter_strings, object_or_empty
+from defserve.client.replies import Json, UnreadItemQueue, filter_strings, object_or_empty, string_or_none
 from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, get_version_features
@@ -36,6 +36,7 @@ MCP_KEY_PREFIX: Final = "io.modelcontextprotocol/"
 PROBE_SECONDS = 5.0
 """How long a server may be silent at `server/discover`, and then at `initialize`, before it is started again."""
 UNSUPPORTED_VERSION = -32022
+MAX_SERVER_NAME_LENGTH: Final = 256
 
 # A server that answers the probe with one of these has understood it.
 STATELESS_ERRORS: Final = frozenset((-32020, -32021, UNSUPPORTED_VERSION))
@@ -62,7 +63,12 @@ class SessionTerms:
         self.version, self.stateless, self.envelope = version, envelope is not None, envelope or {}
         self.server_info: Json = object_or_empty(result.get("serverInfo") or meta.get(MCP_KEY_PREFIX + "serverInfo"))
         self.capabilities: Json = object_or_empty(result.get("capabilities"))
-        self.instructions: str | None = result.get("instructions")
+        self.instructions = string_or_none(result.get("instructions"))
+
+    @property
+    def server_name(self) -> str:
+        """The name by which people and logs know the server, cut: it is in each question and each record."""
+        return str(self.server_info.get("name", "unknown"))[:MAX_SERVER_NAME_LENGTH]
 
     def make_extension_meta(self, extension: str) -> Json:
         """The `_meta` of a request that offers one more extension of MCP than the others do."""
@@ -375,15 +381,27 @@ class HandshakeUpdateStream(UpdateStream[ServerUpdate]):
         self._subscribe, self._unsubscribe = subscribe, unsubscribe
 
     async def _begin(self) -> None:
-        for uri in self.wanted.uris:
-            await self._subscribe(uri)
+        for place, uri in enumerate(self.wanted.uris):
+            try:
+                await self._subscribe(uri)
+            except PeerError:
+                await self._end_subscriptions(self.wanted.uris[:place])
+                raise
 
     async def _finish(self) -> None:
-        for uri in self.wanted.uris:
-            try:
-                await self._unsubscribe(uri)
-            except PeerError:
-                return
+        await self._end_subscriptions(self.wanted.uris)
+
+    async def _end_subscriptions(self, uris: Sequence[str]) -> None:
+        """Except those that another stream reads: there is one subscription of a resource in a session."""
+        others = {uri for other in self._listeners if other is not self for uri in other.wanted.uris}
+        for uri in uris:
+            if uri not in others:
+                try:
+                    await self._unsubscribe(uri)
+                except (PeerGone, PeerTimeout):
+                    return
+                except PeerError:
+                    continue  # the server does not know it any more
 
     def receive_update(self, news: ServerUpdate) -> None:
         if self.wanted.matches(news):
@@ -514,7 +532,7 @@ class SilentServers:
 
 
 def _cache_key(target: str) -> str:
-    return sha256(target.encode()).hexdigest()[:_KEY_LENGTH]
+    return sha256(target.encode("utf-8", "surrogatepass")).hexdigest()[:_KEY_LENGTH]
 
 
 def _read_cache(path: str) -> dict[str, float]:

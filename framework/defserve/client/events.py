@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.eras import OpenRequestStream, ServerUpdate, SessionTerms, UpdateFilter, UpdateStream
 from defserve.client.replies import Json, number_or_none, object_or_empty, string_or_none
-from defserve.core.json_values import is_object
+from defserve.core.json_values import is_array, is_object
 from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerTimeout
 from defserve.protocols.mcp.events.draft import (
@@ -102,7 +102,8 @@ class ClientEvents:
         while True:
             page = await self.fetch_page(name, cursor, **arguments)
             cursor = string_or_none(page.get("cursor"))
-            events = [event for event in page.get("events") or () if is_object(event)]
+            found: Any = page.get("events")
+            events = [event for event in found if is_object(event)] if is_array(found) else []
             for place, event in enumerate(events, 1):
                 last = {"cursor": cursor} if place == len(events) else {}
                 yield ServerOccurrence({**event, **last}, is_after_gap=place == 1 and page.get("truncated") is True)

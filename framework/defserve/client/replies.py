@@ -66,16 +66,17 @@ WRAPPED_KEY: Final = "dev.defserve/wrapped"
 
 def get_single_text(result: Mapping[str, Any]) -> str | None:
     """The text of a result that is a single text block; None for other results."""
-    content: Any = result.get("content") or []
-    if result.get("structuredContent") is None and len(content) == 1 and content[0].get("type") == "text":
-        return str(content[0].get("text", ""))
-    return None
+    content: Any = result.get("content")
+    if result.get("structuredContent") is not None or not is_array(content) or len(content) != 1:
+        return None
+    block = object_or_empty(content[0])
+    return str(block.get("text", "")) if block.get("type") == "text" else None
 
 
 def extract_result_value(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> Any:
     """Structured content if there is any, or else the only text decoded by `returns`, or else the content blocks.
 
-    A result without content gives None. Raises ToolError for a result with `isError`.
+    A result without content gives None. Raises ToolError for a result with `isError`, PeerError for no content blocks.
     """
     if result.get("isError"):
         raise make_tool_error(result)
@@ -83,7 +84,10 @@ def extract_result_value(result: Mapping[str, Any], returns: Mapping[str, Any] |
         return unwrap_structured_content(result)
     text = get_single_text(result)
     if text is None:
-        return result.get("content") or None
+        content: Any = result.get("content") or []
+        if not is_array(content) or not all(map(is_object, content)):
+            raise PeerError("the result has content that is no list of blocks")
+        return content or None
     return parse_text_by_schema(text, returns) if returns is not None else text
 
 
@@ -125,17 +129,18 @@ def parse_json_object(data: bytes | str) -> Json:
         return {}
 
 
-def _types(schema: Mapping[str, Any]) -> set[str]:
+def _types(schema: Any) -> set[str]:
     """Every JSON type that the schema allows; empty if it does not say."""
-    named: Any = schema.get("type")
+    schema = object_or_empty(schema)
+    named = schema.get("type")
     if isinstance(named, str):
         return {named}
     if is_array(named):
-        return set(named)
-    members: list[Any] = schema.get("anyOf") or schema.get("oneOf") or []
-    values: list[Any] = [schema["const"]] if "const" in schema else list(schema.get("enum") or [])
-    return {kind for member in members for kind in _types(member)} | {
-        "string" if isinstance(value, str) else "other" for value in values
+        return set(filter_strings(named))
+    members: Any = schema.get("anyOf") or schema.get("oneOf")
+    values: Any = [schema["const"]] if "const" in schema else schema.get("enum")
+    return {kind for member in (members if is_array(members) else ()) for kind in _types(member)} | {
+        "string" if isinstance(value, str) else "other" for value in (values if is_array(values) else ())
     }
 
 

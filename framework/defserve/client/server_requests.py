@@ -14,7 +14,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
-from defserve.client.replies import Json
+from defserve.client.replies import Json, object_or_empty
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
 from defserve.errors import PeerError, PeerTimeout
@@ -66,19 +66,30 @@ class ServerRequests(ABC):
         return await self._pages("prompts/list", "prompts")
 
     async def read(self, uri: str) -> list[Json]:
-        """The contents of a resource, unchanged."""
-        return (await self.request("resources/read", {"uri": uri})).get("contents") or []
+        """The contents of a resource, unchanged. Raises PeerError if they are no list of objects."""
+        contents: Any = (await self.request("resources/read", {"uri": uri})).get("contents") or []
+        objects = [content for content in contents if is_object(content)] if is_array(contents) else []
+        if not is_array(contents) or len(objects) < len(contents):
+            raise PeerError(f"the contents of {_quote(uri)} are no list of objects")
+        return objects
 
     async def read_text(self, uri: str) -> str:
         """The text of a resource. Several texts are joined; binary contents are decoded as UTF-8."""
-        return (await self.read_bytes(uri)).decode()
+        try:
+            return (await self.read_bytes(uri)).decode()
+        except UnicodeDecodeError:
+            raise PeerError(f"{_quote(uri)} is no text in UTF-8") from None
 
     async def read_bytes(self, uri: str) -> bytes:
         """The bytes of a resource; texts are encoded as UTF-8."""
-        return b"".join(
-            base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()
-            for content in await self.read(uri)
-        )
+        contents = await self.read(uri)
+        try:
+            return b"".join(
+                base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()
+                for content in contents
+            )
+        except (ValueError, TypeError):
+            raise PeerError(f"{_quote(uri)} is not in base64") from None
 
     async def skills(self) -> list[Json]:
         """Every skill as the server lists it, all pages. None of its files is read; see `load_skill`."""
@@ -123,7 +134,7 @@ class ServerRequests(ABC):
         params: Json = {"ref": _ref(ref), "argument": {"name": argument, "value": value}}
         if context:
             params["context"] = {"arguments": dict(context)}
-        return (await self.request("completion/complete", params)).get("completion") or {}
+        return object_or_empty((await self.request("completion/complete", params)).get("completion"))
 
     async def ping(self) -> None:
         """Check that the server answers. The stateless era has no ping, so `server/discover` is sent instead."""
@@ -237,6 +248,10 @@ class ToolAccessEntry(TypedDict, total=False):
 
 def _entry_type(tool: str | None) -> Json:
     return {"entry_type": "server_grant" if tool is None else "tool_grant"}
+
+
+def _quote(uri: str) -> str:
+    return repr(uri[:MAX_QUOTE_LENGTH])
 
 
 def _ref(ref: str | Mapping[str, Any]) -> Json:

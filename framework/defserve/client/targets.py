@@ -304,21 +304,24 @@ async def connect_url(
     """
     if auth is not None and (token or "authorization" in map(str.lower, headers or {})):
         raise UsageError("both a token and `auth` were given", fix="give one of them")
-    scheme = url.partition("://")[0].lower()
+    try:
+        scheme, path = url.partition("://")[0].lower(), urlsplit(url).path
+    except ValueError:
+        scheme = path = ""
     authorizer = None if auth is None or scheme not in (*HTTP_SCHEMES, *WEBSOCKET_SCHEMES) else auth.authorizer(url)
     if scheme in HTTP_SCHEMES:
         from defserve.client.links.http import HttpLink
 
-        if urlsplit(url).path.rstrip("/").endswith(LEGACY_SSE_PATH):
+        if path.rstrip("/").endswith(LEGACY_SSE_PATH):
             from defserve.client.links.event_streams import LegacySseLink
-            from defserve.serve.address import CredentialsRequired
+            from defserve.serve.address import CredentialsRequired, SignInError
 
             try:
                 return await LegacySseLink.connect(
                     url, headers=headers, token=token, resolve=resolve, authorizer=authorizer
                 )
             except PeerError as refusal:
-                if isinstance(refusal, CredentialsRequired | PeerGone):
+                if isinstance(refusal, CredentialsRequired | SignInError | PeerGone):
                     raise
                 # The path alone proves nothing: it is an endpoint of today's kind.
         return HttpLink(url, headers=headers, token=token, resolve=resolve, authorizer=authorizer)

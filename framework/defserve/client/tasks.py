@@ -130,8 +130,8 @@ class ServerTask(StartedCall):
         new = {key: request for key, request in asked.items() if key not in self._answered}
         if new:
             given = await answer_input_requests({"inputRequests": new}, self._client.answers)
-            self._answered |= new.keys()
             await self.answer(given)
+            self._answered |= new.keys()
 
     async def _ask(self, method: str, more: Mapping[str, Any] | None = None) -> Json:
         return await self._client.request(method, {"taskId": self.id, **(more or {}), "_meta": self._meta})

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server, UsageError
-from defserve.client import Client, RenderedApp
+from defserve.client import Client, Mgp, RenderedApp
 from defserve.errors import PeerError
 from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
 from tests.client.pretend import PretendServer
@@ -70,7 +70,7 @@ async def test_a_view_may_come_as_a_blob_and_by_the_older_link():
     [
         ([], "is nothing"),
         ([VIEW, VIEW], "has to be one"),
-        ([7], "has to be one"),
+        ([7], "no list of objects"),
         ([{**VIEW, "mimeType": "text/html"}], "is text/html; it has to be"),
         ([{**VIEW, "mimeType": "text/html;profile=MCP-APP"}], "has to be one"),
         ([{"uri": "ui://v", "mimeType": MIME}], "has no HTML"),
@@ -273,3 +273,14 @@ async def test_no_message_of_a_view_breaks_its_host(message: Any):
     async with Client(server, version="2025-11-25", apps=True) as client:
         app = await client.render("show")
         assert all(answer["jsonrpc"] == "2.0" for answer in await app.answer(message))
+
+
+async def test_a_view_is_told_that_a_person_did_not_confirm_its_call():
+    press = {**TOOLS[1], "annotations": {"destructiveHint": True}}
+    server = pretend(VIEW, tools=[TOOLS[0], press])
+    mgp = Mgp(audit=[], confirm=lambda tool, *_: tool == "show")
+    async with Client(server, version="2025-11-25", apps=True, mgp=mgp) as client:
+        app = await client.render("show")
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "press"}}
+        (reply,) = await app.answer(message)
+    assert reply["error"]["message"] == "press was not confirmed"

@@ -11,10 +11,10 @@ import pytest
 
 from defserve.base.http_connection import BrokenHttpConnection
 from defserve.client import Answers, Client, HttpLink
-from defserve.client.links import event_streams, http
+from defserve.client.links import endpoint, event_streams, http
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from tests.client.pretend import forward
-from tests.client.web import Exchange, event, web
+from tests.client.web import Exchange, SlowAuthorizer, event, web
 from tests.rows import for_each_row
 from tests.waiting import until
 
@@ -833,3 +833,20 @@ async def test_a_forwarded_result_keeps_its_bytes_over_http():
         for method in ("x/json", "x/events"):
             reply = await forward(peer._conversation, method, params)
             assert reply.raw == b'{"n": 1.50,  "text":"\\u00fc"}'
+
+
+async def test_a_person_may_take_longer_to_sign_in_than_a_message_to_be_taken(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endpoint, "TELL_SECONDS", 0.2)
+
+    async def once_signed_in(exchange: Exchange) -> None:
+        if exchange.headers.get("authorization") == "Bearer t":
+            await exchange.respond(202)
+        else:
+            await exchange.respond(401, www_authenticate="Bearer")
+
+    async with web(once_signed_in) as server:
+        authorizer: Any = SlowAuthorizer()
+        link = HttpLink(server.url, authorizer=authorizer)
+        await link.send(b'{"jsonrpc":"2.0","method":"notifications/x"}')
+        await link.aclose()
+        assert len(server.seen) == 2

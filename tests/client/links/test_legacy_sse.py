@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from defserve.client import Answers, RemoteServer
-from defserve.client.links import event_streams
+from defserve.client import Answers, Client, RemoteServer
+from defserve.client.links import endpoint, event_streams
 from defserve.client.links.event_streams import LegacySseLink
 from defserve.client.links.http import HttpLink
 from defserve.client.targets import connect_url
 from defserve.errors import PeerError, PeerGone
-from defserve.serve.address import CredentialsRequired
+from defserve.serve.address import CredentialsRequired, SignInError
 from tests.client.links.asgi import serving
+from tests.client.web import SlowAuthorizer
 from tests.rows import for_each_row
 from tests.testing import calculator
 
@@ -127,31 +127,41 @@ async def test_a_person_may_take_longer_to_sign_in_than_a_stream_to_begin(monkey
         await send({"type": "http.response.body", "body": b"event: endpoint\ndata: /messages\n\n"})
 
     async with serving(_http_only(app), "/sse") as url:
-        authorizer: Any = Slow()
+        authorizer: Any = SlowAuthorizer()
         link = await LegacySseLink.connect(url, authorizer=authorizer)
         await link.aclose()
 
 
-class Slow:
-    """An authorizer whose person takes half a second."""
+async def test_who_declines_to_sign_in_is_not_asked_again_for_another_kind_of_link():
+    class Declining(SlowAuthorizer):
+        def authorizer(self, url: str) -> Any:
+            return self
 
-    is_signing_in = False
+        async def handle_challenge(self, challenge: Any) -> bool:
+            raise SignInError("the person declined")
 
-    def __init__(self) -> None:
-        self.shown: dict[str, str] = {}
+    async with streaming(status=401, headers=((b"www-authenticate", b"Bearer"),)) as url:
+        with pytest.raises(SignInError, match="declined"):
+            await connect_url(url, auth=Declining())
 
-    async def headers(self, method: str, url: str) -> dict[str, str]:
-        return self.shown
 
-    async def handle_challenge(self, challenge: Any) -> bool:
-        self.is_signing_in = True
-        await asyncio.sleep(0.5)
-        self.is_signing_in, self.shown = False, {"authorization": "Bearer t"}
-        return True
+async def test_a_call_waits_for_a_person_who_signs_in_for_its_message(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endpoint, "TELL_SECONDS", 0.2)
+    app = calculator.server.asgi(legacy_sse=True)
 
-    def on_request_accepted(self, headers: Any) -> None: ...
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        if is_post and (b"authorization", b"Bearer t") not in scope["headers"]:
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await app(scope, receive, send)
 
-    async def aclose(self) -> None: ...
+    async with serving(guarded, "/sse") as url:
+        authorizer: Any = SlowAuthorizer()
+        link = await LegacySseLink.connect(url, authorizer=authorizer)
+        async with Client(link, timeout=0.3) as client:
+            assert await client.call("add", a=1) == 3
 
 
 async def test_nobody_there_is_told():

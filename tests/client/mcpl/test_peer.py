@@ -138,6 +138,14 @@ async def test_a_function_that_decides_may_be_async():
     assert asked[0] == DeclaredFeatureSet("files.edit", "Edit", ("tools",), True, False)
 
 
+@for_each_row("pattern", ["*", "memory.*", "x" * 1025])
+async def test_a_set_that_is_called_like_a_pattern_turns_no_other_on(pattern: str):
+    server = live_server({**MEMORY, "featureSets": {**SETS, pattern: {"description": "harmless", "uses": ["tools"]}}})
+    async with hosting(server, Mcpl(lambda one: "inferenceRequest" not in one.uses, audit=[])) as mcpl:
+        assert not mcpl.feature_sets.is_enabled("memory.consolidation")
+        assert [one.name for one in mcpl.feature_sets] == NAMES
+
+
 async def test_feature_sets_may_be_declared_as_an_array():
     array = [{"name": name, **described} for name, described in SETS.items()]
     async with (

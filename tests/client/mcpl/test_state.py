@@ -295,6 +295,23 @@ async def test_where_a_host_branches_off_while_a_patch_is_applied_it_stays(monke
     assert sent(server)[2] == {"checkpoint": "chk_a", "state": {}}
 
 
+async def test_a_call_has_its_result_even_if_its_set_goes_while_states_are_read(monkeypatch: pytest.MonkeyPatch):
+    slow = SlowPatches(monkeypatch)
+    last = {"checkpoint": "chk_c", "parent": "chk_b", "data": {}}
+    server = live_server(BLOCK, stating({"checkpoint": "chk_a", "parent": None, "data": {}}, GROWN, last))
+    async with hosting(server, Mcpl(state=None, audit=[])) as mcpl:
+        call = mcpl._client.call_raw  # pyright: ignore[reportPrivateUsage]
+        await call("add_note")
+        second = asyncio.create_task(call("add_note"))
+        await until(slow.begun.is_set)
+        third = asyncio.create_task(call("add_note"))
+        await until(lambda: len(sent(server)) == 3)
+        server.say({"method": "featureSets/changed", "params": {"removed": [SET]}})
+        await until(lambda: SET not in mcpl.feature_sets)
+        slow.allowed.set()
+        assert [result["state"]["checkpoint"] for result in (await second, await third)] == ["chk_b", "chk_c"]
+
+
 @pytest.mark.req("MCPL-05")
 async def test_of_two_updates_of_one_parent_the_second_is_refused_even_while_the_first_is_applied(
     monkeypatch: pytest.MonkeyPatch,

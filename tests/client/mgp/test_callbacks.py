@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from defserve.client import Accept, Answers, Cancel, Client, Decline
+from defserve.client import Accept, Answers, Cancel, Client, Decline, exchange
 from defserve.errors import PeerTimeout, ToolError
 from tests.client.mgp import guarded
 from tests.client.mgp.hosts import ERAS, connected, mgp_block, speaking, trusting
@@ -51,6 +51,29 @@ async def test_without_sessions_the_same_answers_come_in_rounds():
     answers = Answers(ask=lambda message, schema: {"value": "savings" if "account" in message else True})
     async with guarded.server.connect(ERAS[1], answers=answers, mgp=trusting()) as client:
         assert await client.call("pay") == "True savings"
+
+
+@for_each_row(
+    ("bound", "most", "length"), [("MAX_PEER_REQUESTS", 5, 1), ("MAX_PEER_REQUEST_BYTES", 5_000_000, 1_000_000)]
+)
+async def test_a_server_can_have_only_so_many_callbacks_asked_at_a_time(
+    bound: str, most: int, length: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(exchange, bound, most)
+    asked: list[str] = []
+
+    async def ask(message: str, schema: dict[str, Any]) -> None:
+        asked.append(message)
+        await asyncio.Event().wait()
+
+    server = speaking(mgp_block(extensions=["callbacks"]))
+    async with Client(server, version=ERAS[0], answers=Answers(ask=ask), mgp=trusting()) as client:
+        for number in range(20):
+            params = {"callback_id": str(number), "type": "confirmation", "message": "m" * length}
+            server.say({"method": REQUEST, "params": params})
+        server.replies["resources/list"] = {"resources": []}
+        await client.resources()
+        assert len(asked) == 5
 
 
 async def test_a_person_who_declines_is_not_asked_on():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.client import Answers, Client, Grant, Mgp
+from defserve.client import Accept, Answers, Client, Grant, Mgp
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import AccessDenied, PermissionDenied
@@ -369,3 +369,15 @@ async def test_access_that_was_not_negotiated_cannot_be_changed(mgp: Mgp | None,
     async with guarded.server.connect(mgp=mgp) as client:
         with pytest.raises(PeerError, match=reason):
             await client.access_grant("ann", "add")
+
+
+async def test_the_names_that_a_server_gives_do_not_hide_what_a_person_is_asked():
+    questions: list[str] = []
+    block = mgp_block(extensions=["security", "permissions"], server_id="s" * 5_000, trust_level="t" * 5_000)
+    needs = {"risk_level": "safe", "permissions_required": ["p" * 5_000] * 5_000}
+    server = speaking(block, {"tools/list": {"tools": [tool("act", security=needs)]}, "tools/call": DONE})
+    answers = Answers(ask=lambda message, schema: questions.append(message) or Accept)
+    async with Client(server, version=ERAS[0], answers=answers, mgp=Mgp(audit=[])) as client:
+        await client.call("act")
+        assert client.mgp is not None and client.mgp.trust_level == "t" * 256
+    assert questions == [f"Allow {'s' * 256} to use {'p' * 256} (dangerous)?"]

@@ -153,3 +153,9 @@ def test_a_folder_that_cannot_be_written_is_no_error() -> None:
     servers.remember_in_file("/proc/nowhere/silent.json")
     servers.add("a")
     assert servers.has("a")
+
+
+def test_a_command_with_bytes_that_are_no_text_can_be_remembered() -> None:
+    servers = SilentServers()
+    servers.add("caf\udce9")
+    assert servers.has("caf\udce9") and not servers.has("caf\udce8")

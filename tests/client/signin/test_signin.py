@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qs
 
 import jwt
 import pytest
@@ -529,6 +530,38 @@ async def test_a_client_that_is_closed_while_it_renews_its_tokens_keeps_the_new_
         await asyncio.gather(sending, return_exceptions=True)
     kept = store.load_credential(url)
     assert kept is not None and kept.tokens is not None and kept.tokens.refresh_token == "r2"
+
+
+class FullStore(MemoryCredentialStore):
+    """It keeps what it has."""
+
+    def store_credential(self, credential: Credential) -> None:
+        if self._kept:
+            raise UsageError("the disk is full")
+        super().store_credential(credential)
+
+
+async def test_new_tokens_that_could_not_be_stored_are_never_replaced_by_the_old_ones() -> None:
+    sent: list[str] = []
+
+    async def renew(exchange: Exchange) -> None:
+        sent.append(parse_qs(exchange.body.decode())["refresh_token"][0])
+        number = len(sent) + 1
+        tokens = {"access_token": f"new{number}", "token_type": "Bearer", "refresh_token": f"r{number}"}
+        await exchange.respond(200, json.dumps(tokens).encode(), content_type="application/json")
+
+    async with web(renew) as server:
+        store = FullStore()
+        url = keep_old_tokens(store, server.url.rstrip("/"))
+        authorizer = ServerAuthorizer(url, store, None)
+        await authorizer.headers("GET", url)
+        assert (await authorizer.headers("GET", url))["authorization"] == "Bearer new2"
+        assert authorizer.credential is not None and authorizer.credential.tokens is not None
+        ending = replace(authorizer.credential.tokens, expires_at=time.time() + 5)
+        authorizer.credential = replace(authorizer.credential, tokens=ending)
+        await authorizer.headers("GET", url)
+        assert (await authorizer.headers("GET", url))["authorization"] == "Bearer new3"
+    assert sent == ["r1", "r2"]
 
 
 async def test_a_renewal_that_is_given_up_while_it_waits_for_the_lock_never_keeps_it() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from defserve.base.http_connection import BrokenHttpConnection, DirectResponse, HttpConnectFailed
@@ -36,6 +37,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
 MAX_QUOTE_LENGTH = 200
 MAX_REDIRECTS = 3
+TELL_SECONDS = 30.0
 
 
 class HttpExchange(NamedTuple):
@@ -82,13 +84,27 @@ class HttpEndpoint:
         return False
 
     async def send(
-        self, method: str, headers: Mapping[str, str], content: bytes | None = None, *, repeatable: bool = False
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        content: bytes | None = None,
+        *,
+        repeatable: bool = False,
+        within: float | None = None,
     ) -> HttpResponse:
         """Send a request. The response has its head; the caller reads the body and closes the response.
 
         A `repeatable` request may be sent again if a kept connection ends before the server answers.
-        Raises BrokenHttpConnection if the connection fails, PeerError for a redirect that is not followed.
+        Raises BrokenHttpConnection if the connection fails, PeerError for a redirect that is not followed, TimeoutError
+        if the server takes longer than `within` seconds.
         """
+        async with asyncio.timeout(within):
+            return await self._follow(method, headers, content, repeatable)
+
+    async def _follow(
+        self, method: str, headers: Mapping[str, str], content: bytes | None, repeatable: bool
+    ) -> HttpResponse:
+        """Send a request where the server is, and where it says that it is."""
         whole = {**(ACCEPT_AND_SEND if content else ACCEPT), **headers}
         for _ in range(MAX_REDIRECTS + 1):
             response = await self._http.send(method, self._address.target, whole, content, repeatable=repeatable)
@@ -99,6 +115,22 @@ class HttpEndpoint:
             await response.aclose()
             self._move(response)
         raise PeerError(f"{self} redirects too often")
+
+    async def post_message(
+        self, headers: Mapping[str, str], message: bytes, check: Callable[[HttpResponse], Awaitable[None]]
+    ) -> None:
+        """POST a message. `check` raises PeerError if the response refuses it. Raises PeerGone if there is none."""
+        try:
+            response = await self.send("POST", headers, message, within=TELL_SECONDS)
+            try:
+                async with asyncio.timeout(TELL_SECONDS):
+                    await check(response)
+            finally:
+                await response.aclose()
+        except TimeoutError:
+            raise PeerGone(f"{self} did not take a message within {TELL_SECONDS:g} s") from None
+        except BrokenHttpConnection as error:
+            raise self.make_unreachable_error(error) from None
 
     def _move(self, response: HttpResponse) -> None:
         """The server is elsewhere. Followed only within the origin, because of the credentials."""
@@ -179,12 +211,21 @@ class AuthorizedEndpoint(HttpEndpoint):
         self._authorizer = authorizer
 
     async def send(
-        self, method: str, headers: Mapping[str, str], content: bytes | None = None, *, repeatable: bool = False
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        content: bytes | None = None,
+        *,
+        repeatable: bool = False,
+        within: float | None = None,
     ) -> HttpResponse:
-        """See `HttpEndpoint.send`. A refused request was not acted on, so it is sent again. Raises SignInError too."""
+        """See `HttpEndpoint.send`. A refused request was not acted on, so it is sent again. Raises SignInError too.
+
+        While somebody signs in, the clock of `within` stands still.
+        """
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
             shown = await self._authorizer.headers(method, str(self._address))
-            response = await super().send(method, {**headers, **shown}, content, repeatable=repeatable)
+            response = await super().send(method, {**headers, **shown}, content, repeatable=repeatable, within=within)
             if method == "DELETE":
                 return response  # nobody signs in to say goodbye
             if response.status not in (401, 403):

@@ -309,7 +309,6 @@ class SseParser:
 
 MAX_WAITING_MESSAGES: Final = 256
 OPEN_SECONDS = 10.0
-TELL_SECONDS = 30.0
 
 
 class LegacySseLink:
@@ -345,6 +344,11 @@ class LegacySseLink:
             raise
         return link
 
+    @property
+    def is_signing_in(self) -> bool:
+        """Whether messages wait until somebody has signed in."""
+        return self._stream.is_signing_in
+
     async def _wait_for_address(self) -> None:
         """Wait for the address to POST to. While somebody signs in, the clock stands still."""
         is_waiting = True
@@ -359,18 +363,12 @@ class LegacySseLink:
     async def send(self, message: bytes) -> None:
         """POST one message. Raises PeerGone if the server is gone, PeerError if it refuses the message."""
         posts = self._posts.result()
-        try:
-            async with asyncio.timeout(TELL_SECONDS):
-                response = await posts.send("POST", {}, message)
-                try:
-                    if refusal := await posts.read_refusal(response):
-                        raise refusal
-                finally:
-                    await response.aclose()
-        except TimeoutError:
-            raise PeerGone(f"{posts} did not take a message within {TELL_SECONDS:g} s") from None
-        except BrokenHttpConnection as error:
-            raise posts.make_unreachable_error(error) from None
+
+        async def check(response: HttpResponse) -> None:
+            if refusal := await posts.read_refusal(response):
+                raise refusal
+
+        await posts.post_message({}, message, check)
 
     async def receive(self) -> bytes | None:
         """The next message; None once this link is closed. Raises PeerGone once the stream has ended."""

@@ -73,7 +73,6 @@ REPEATABLE: Final = frozenset(
 
 MAX_REQUESTS = 100
 MAX_WAITING_MESSAGES = 256
-TELL_SECONDS = 30.0
 
 # A server may open the stream only when it has something to say.
 LISTEN_SECONDS = 0.25
@@ -278,17 +277,8 @@ class HttpLink:
         headers = self._session_headers()
         if self._version is None and self._stateless and isinstance(said, Notification):
             headers = {PROTOCOL_VERSION_HEADER: self._stateless, METHOD_HEADER: said.method}
-        try:
-            async with asyncio.timeout(TELL_SECONDS):
-                response = await self._endpoint.send("POST", headers, data)
-                try:
-                    await self._check(response, of_session=SESSION in headers)
-                finally:
-                    await response.aclose()
-        except TimeoutError:
-            raise PeerGone(f"{self._endpoint} did not take a message within {TELL_SECONDS:g} s") from None
-        except BrokenHttpConnection as error:
-            raise self._endpoint.make_unreachable_error(error) from None
+        of_session = SESSION in headers
+        await self._endpoint.post_message(headers, data, lambda response: self._check(response, of_session=of_session))
         if self._listens and isinstance(said, Notification) and said.method == "notifications/initialized":
             self._listened.clear()
             self._listening = self._tasks.start(self._listen(), "defserve.client listening")

@@ -169,9 +169,12 @@ class LiveChannels:
     # -- actions of the host -----------------------------------------------------------------------------
 
     async def refresh(self) -> list[Channel]:
-        """Ask the server for its channels, and replace the known ones."""
+        """Ask the server for its channels, and replace the known ones. Raises PeerError for what is no list of them."""
         self._sets.grants.require("channels.register")
-        found = _channels((await self._request(CHANNELS_LIST, {})).get("channels"))
+        try:
+            found = _channels((await self._request(CHANNELS_LIST, {})).get("channels"))
+        except InvalidParams as error:
+            raise PeerError(f"the server listed no channels: {error.message}") from None
         self._known.clear()
         self._add([channel for channel in found if self._permits(channel.id)])
         return list(self)

@@ -16,6 +16,7 @@ from defserve.core.json_values import is_array, is_object
 from defserve.core.shapes import BOOLEAN, TEXT, TEXT_LIST, WireShape, wire_member, wire_shape
 from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcpl.policies import (
+    MAX_PATTERN_LENGTH,
     MAX_POLICY_NAMES,
     POLICY_META_KEY,
     FeaturePolicy,
@@ -268,7 +269,12 @@ def _declarations(found: Any) -> Iterator[DeclaredFeatureSet]:
     else:
         return
     for name, entry in entries:
-        if isinstance(name, str) and is_object(entry):
+        if not isinstance(name, str) or not is_object(entry):
+            continue
+        if "*" in name or len(name) > MAX_PATTERN_LENGTH:
+            # Whoever decides about a set called "memory.*" would decide about all that this pattern covers.
+            log.warning("left out a feature set whose name is a pattern or too long: %.100r", name)
+        else:
             yield DeclaredFeatureSet.from_wire(entry, name=name)
 
 

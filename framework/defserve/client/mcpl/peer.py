@@ -110,7 +110,7 @@ class McplPeer(ClientExtension):
         """Read what the server says about MCPL."""
         block = object_or_empty(object_or_empty(terms.capabilities.get("experimental")).get("mcpl"))
         version = block.get("version", MCPL_04.version) if block else None
-        self.server_id = self._audit.server_id = str(terms.server_info.get("name", "unknown"))
+        self.server_id = self._audit.server_id = terms.server_name
         rules = find_mcpl_vocabulary(version) if isinstance(version, str) else None
         if rules is None or not isinstance(version, str):
             return
@@ -178,15 +178,15 @@ class McplPeer(ClientExtension):
 
     def _on_sets_changed(self, method: str, params: Json) -> None:
         if self.version is not None and not self.rules.manifest:
-            self._conversation.start_answer_task(self._apply_set_changes(params))
+            self._conversation.start_answer_task(self._apply_set_changes(params), params)
 
     def _on_manifest_changed(self, method: str, params: Json) -> None:
         if self.version is not None and self.rules.manifest:
-            self._conversation.start_answer_task(self._manifests.refetch_manifest(), is_own_work=False)
+            self._conversation.start_answer_task(self._manifests.refetch_manifest(), params, is_own_work=False)
 
     def _on_notified_request(self, method: str, params: Json) -> None:
         if self._is_agreed(method):
-            self._conversation.start_answer_task(self._handle_notified_request(method, params))
+            self._conversation.start_answer_task(self._handle_notified_request(method, params), params)
 
     async def _handle_notified_request(self, method: str, params: Json) -> None:
         """A request that came as a notification."""

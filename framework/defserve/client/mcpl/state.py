@@ -204,14 +204,15 @@ class StateTracker:
             log.warning("%s: a checkpoint that belongs to no feature set is dropped", self._audit.server_id)
             return result
         tool = str(params.get("name"))
-        async with self._branch(name).following:
-            await self._follow(name, checkpoint, state, tool)
+        branch = self._branch(name)
+        async with branch.following:
+            await self._follow(branch, name, checkpoint, state, tool)
         self._tied[tool] = name
         return result
 
-    async def _follow(self, name: str, checkpoint: str, state: Json, tool: str | None = None) -> None:
+    async def _follow(self, branch: _Branch, name: str, checkpoint: str, state: Json, tool: str | None = None) -> None:
         """Go to a new checkpoint, and keep its content if the server tells it. The caller holds `following`."""
-        parent, branch = string_or_none(state.get("parent")), self._branch(name)
+        parent = string_or_none(state.get("parent"))
         was = branch.at, branch.pinned
         content = await self._content(name, state, parent)
         branch.add(checkpoint, parent)
@@ -239,7 +240,7 @@ class StateTracker:
                 if string_or_none(params.get("parent")) != branch.at:
                     record["outcome"] = "refused"
                     return {"accepted": False, "reason": "this host is at another checkpoint than its parent"}
-                await self._follow(name, checkpoint, params)
+                await self._follow(branch, name, checkpoint, params)
             return {"accepted": True}
 
     async def answer_state_get(self, params: Json) -> Json:

@@ -202,7 +202,7 @@ class MgpPeer(ClientExtension):
         """Read what the server says about MGP, and decide about its permissions before the first call (§3.4)."""
         self._agreement = terms
         claims = parse_mgp_claims(terms, self._options.get_offered_extensions(self._client.answers))
-        self.server_id = self._audit.server_id = claims.server_id or str(terms.server_info.get("name", "unknown"))
+        self.server_id = self._audit.server_id = claims.server_id or terms.server_name
         if claims.version is not None:
             self.version, self.extensions, self.sections = claims.version, claims.extensions, claims.sections
             self.permissions_required, self.trust_level = claims.permissions, claims.trust_level
@@ -259,7 +259,7 @@ class MgpPeer(ClientExtension):
         wants_answer = isinstance(params.get("callback_id"), str) and params.get("type") != "notification"
         if "callbacks" in self.sections and wants_answer:
             work = respond_to_callback(params, self._client.answers, self._send, self._conversation.run_own_work)
-            self._conversation.start_answer_task(work, is_own_work=False)
+            self._conversation.start_answer_task(work, params, is_own_work=False)
 
     # -- requests ----------------------------------------------------------------------------------------
 
@@ -304,14 +304,16 @@ class MgpPeer(ClientExtension):
         except Refused as refusal:
             self._audit.record_blocked_call(name, refusal, trace_id)
             raise
-        if self.version is not None:
-            params["trace_id"] = trace_id  # §6.5
+        meta = object_or_empty(params.get("_meta"))
         if "permissions" in self.sections and self._agreement is not None and self._agreement.stateless:
-            params["_meta"] = {**self._grants.make_grants_meta(), **object_or_empty(params.get("_meta"))}
+            meta = {**self._grants.make_grants_meta(), **meta}
         if is_confirmed:
-            params["_meta"] = {**object_or_empty(params.get("_meta")), CONFIRMED_META_KEY: True}
+            meta = {**meta, CONFIRMED_META_KEY: True}
+        sent = {**params, "_meta": meta} if meta else params
+        if self.version is not None:
+            sent = {**sent, "trace_id": trace_id}  # §6.5
         try:
-            outcome, failure = await self._attempts(params, send, observer, name, trace_id)
+            outcome, failure = await self._attempts(sent, send, observer, name, trace_id)
         except BaseException as error:
             self._audit.record_sent_call(name, trace_id, error)
             raise
@@ -320,11 +322,8 @@ class MgpPeer(ClientExtension):
         other = failure.fallback if failure is not None and self._may_repeat(observer) else None
         if other is not None and other not in tried and await self._is_of_same_server(name, other):
             self._audit.report(TOOL_FELL_BACK_EVENT, trace_id=trace_id, tool=name, details={"fallback_tool": other})
-            again: Json = {**params, "name": other}
-            if is_confirmed:  # a yes to one tool is no yes to another
-                again["_meta"] = {**object_or_empty(params["_meta"])}
-                del again["_meta"][CONFIRMED_META_KEY]
-            return await self._call(again, send, observer, tried, trace_id, name)
+            # Not `sent`: a yes to one tool is no yes to another, which may have permissions granted of its own.
+            return await self._call({**params, "name": other}, send, observer, tried, trace_id, name)
         return _raise_if_error(outcome)
 
     async def _is_of_same_server(self, name: str, other: str) -> bool:

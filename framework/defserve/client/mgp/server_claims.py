@@ -90,7 +90,7 @@ def make_mgp_offer(extensions: Sequence[str]) -> dict[str, dict[str, Any]]:
 def parse_mgp_claims(terms: SessionTerms, offered: Collection[str]) -> MgpClaims:
     """What the server answered to an offer of these extensions."""
     block = _block(terms)
-    version, id = string_or_none(block.get("version")), string_or_none(block.get("server_id"))
+    version, id = (_read_short_text(block, name) for name in ("version", "server_id"))
     if version is None or version.partition(".")[0] != MGP_VERSION.partition(".")[0]:
         return MgpClaims(server_id=id)
     extensions = tuple(name for name in filter_strings(block.get("extensions")) if name in offered)
@@ -98,10 +98,20 @@ def parse_mgp_claims(terms: SessionTerms, offered: Collection[str]) -> MgpClaims
         version,
         extensions,
         frozenset[str]().union(*(MGP_SECTIONS_BY_NAME.get(name, frozenset()) for name in extensions)),
-        tuple(name[:MAX_NAME_LENGTH] for name in filter_strings(block.get("permissions_required"))[:MAX_PERMISSIONS]),
+        tuple(_read_permissions(block.get("permissions_required"))),
         id,
-        string_or_none(block.get("trust_level")),
+        _read_short_text(block, "trust_level"),
     )
+
+
+def _read_permissions(found: Any) -> list[str]:
+    return [name[:MAX_NAME_LENGTH] for name in filter_strings(found)[:MAX_PERMISSIONS]]
+
+
+def _read_short_text(block: Json, name: str) -> str | None:
+    """A member of the block, cut: it is kept, shown to people, and in each record of the audit trail."""
+    text = string_or_none(block.get(name))
+    return text if text is None else text[:MAX_NAME_LENGTH]
 
 
 def _block(terms: SessionTerms) -> Json:
@@ -143,7 +153,7 @@ class ListedToolClaims(NamedTuple):
     def permissions(self) -> list[str] | None:
         """The permissions that it needs; None if it does not say so."""
         found = self.security.get("permissions_required")
-        return filter_strings(found) if is_array(found) else None
+        return _read_permissions(found) if is_array(found) else None
 
     @property
     def validator(self) -> str | None:

@@ -112,6 +112,8 @@ class ServerAuthorizer:
         self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()
         self.credential: Credential | None = None
         """What is sent now."""
+        self._kept_token = ""
+        """The access token that the store had when we last read or wrote it."""
         self._is_loaded = False
         self._nonce: str | None = None
         self._in_vain = 0
@@ -201,6 +203,7 @@ class ServerAuthorizer:
         except UsageError as error:
             raise SignInError(error.problem, fix=error.fix) from None
         self.credential = replace(found, tokens=None) if found is not None and self._how.anew else found
+        self._kept_token = _access_token(found)
         self._is_loaded = True
 
     # -- renewing ----------------------------------------------------------------------------------------
@@ -313,17 +316,21 @@ class ServerAuthorizer:
             return True
 
     async def _adopt_renewed_tokens(self) -> bool:
-        """Whether another process has renewed the tokens; then they are taken from the store."""
+        """Whether another process has renewed the tokens; then they are taken from the store.
+
+        If ours could not be stored, older ones are still there, whose refresh token may have been used up.
+        """
         kept = await asyncio.to_thread(self._store.load_credential, self._url)
-        mine = self.credential and self.credential.tokens
-        if kept is None or kept.tokens is None or (mine and kept.tokens.access_token == mine.access_token):
+        token = _access_token(kept)
+        if token in ("", self._kept_token, _access_token(self.credential)):
             return False
-        self.credential = kept
+        self.credential, self._kept_token = kept, token
         return True
 
     async def _store_credential(self, credential: Credential) -> None:
         self.credential = credential
         await asyncio.to_thread(self._store.store_credential, credential)
+        self._kept_token = _access_token(credential)
 
     @asynccontextmanager
     async def _hold_credential_lock(self) -> AsyncGenerator[None]:
@@ -383,6 +390,10 @@ async def _as_peer_error(work: AsyncWork) -> bool:
         raise
     except UsageError as error:
         raise SignInError(error.problem, fix=error.fix) from None
+
+
+def _access_token(credential: Credential | None) -> str:
+    return credential.tokens.access_token if credential is not None and credential.tokens is not None else ""
 
 
 def _authorization(credential: Credential) -> str:

@@ -88,6 +88,16 @@ async def test_the_server_is_asked_for_its_channels():
         assert len(mcpl.channels) == 2
 
 
+@for_each_row("channels", [None, 5, [{"label": "no id"}]])
+async def test_what_is_no_list_of_channels_is_an_error_of_the_server_and_changes_nothing(channels: Any):
+    server = chat(channels_list={"channels": channels})
+    async with hosting(server) as mcpl:
+        await registered(server, GENERAL)
+        with pytest.raises(PeerError, match="listed no channels"):
+            await mcpl.channels.refresh()
+        assert len(mcpl.channels) == 1
+
+
 async def test_a_channel_is_opened_and_closed():
     server = chat(channels_open={"channel": GENERAL}, channels_close={"closed": True})
     async with hosting(server) as mcpl:

@@ -18,6 +18,8 @@ from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.audit import EVENT_TYPES
 from defserve.protocols.mgp.errors import PermissionDenied, RateLimited
 from defserve.protocols.mgp.permissions import NotConfirmed
+from defserve.protocols.mgp.terms import MGP_EXTENSION_ID
+from defserve.protocols.mgp.vocabulary import GRANT_META_KEYS
 from defserve.server import AuditLog
 from tests.client.mgp import guarded
 from tests.client.mgp.hosts import DONE, ERAS, Trail, connected, mgp_block, plain, risky, speaking, tool, trusting
@@ -359,7 +361,21 @@ async def test_a_yes_to_a_tool_is_no_yes_to_its_fallback():
         await client.call("first")  # not listed, so it was confirmed
     first, second = server.asked("tools/call")
     assert first["_meta"] == {"dev.defserve/confirmed": True}
-    assert not second["_meta"]
+    assert "_meta" not in second
+
+
+async def test_without_a_session_a_fallback_carries_the_permissions_granted_for_itself():
+    needs = {"camera": "first", "microphone": "second"}
+    listed = [{**risky("safe", None, permission), "name": name} for permission, name in needs.items()]
+    server, block = falling_back(*listed), mgp_block(extensions=["security", "permissions"])
+    capabilities = {"tools": {}, "extensions": {MGP_EXTENSION_ID: block}}
+    server.replies |= STATELESS
+    server.replies["server/discover"] = {**STATELESS["server/discover"], "capabilities": capabilities}
+    async with Client(server, version=ERAS[1], mgp=trusting()) as client:
+        await client.call("first")
+    first, second = (call["_meta"][GRANT_META_KEYS[0]] for call in server.asked("tools/call"))
+    assert first == {"camera": "approved"}
+    assert second == {"camera": "approved", "microphone": "approved"}
 
 
 async def test_a_plain_servers_words_are_not_taken_for_mgp():
