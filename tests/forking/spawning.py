@@ -13,8 +13,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from defserve.client import ProcessLink
+from tests.forking.program import FLAGS
 
 HERE = Path(__file__).parent
 
@@ -28,6 +32,18 @@ def quick_arguments(script: Path, args: Sequence[str] = ()) -> list[str]:
     """What to give Python to run the script, for those who start processes themselves."""
     quick = ["-I", "-S", str(HERE / "launcher.py"), forker()] if sys.platform == "linux" else []
     return [*quick, str(script), *args]
+
+
+def quick_python(patch: pytest.MonkeyPatch) -> None:
+    """Fork each Python that a `ProcessLink` starts, whoever starts it. Only for what is not about the start itself."""
+    start = ProcessLink.spawn
+
+    async def spawn(command: str, args: Sequence[str] = (), **options: Any) -> ProcessLink:
+        what = next((word for word in args if word not in FLAGS), "-")
+        is_quick = command == sys.executable and (what in ("-m", "-c") or not what.startswith("-"))
+        return await start(command, quick_arguments(HERE / "program.py", args) if is_quick else args, **options)
+
+    patch.setattr(ProcessLink, "spawn", spawn)
 
 
 @cache
