@@ -56,3 +56,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def anyio_backend() -> str:
     """Servers run on asyncio."""
     return "asyncio"
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each Python that a link to a process starts is forked. Not for tests of how such a process starts."""
+    from tests.forking.spawning import quick_python
+
+    quick_python(monkeypatch)

@@ -84,11 +84,6 @@ def inspect(path: Path, source: str = FRAGILE) -> Inspection:
 
 
 @pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick_python(monkeypatch)
-
-
-@pytest.fixture
 async def fragile(tmp_path: Path, forked: None) -> AsyncIterator[Inspection]:
     async with inspect(tmp_path / "fragile.py") as inspection:
         yield inspection

@@ -81,7 +81,3 @@ def has_words() -> bool:
 @server.health_check
 def has_ink() -> str:
     return "the well is dry"
-
-
-if __name__ == "__main__":
-    server.run()

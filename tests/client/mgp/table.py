@@ -5,31 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from defserve.client import Client, Mgp
 from defserve.testing.transports import connect_test_client
 from tests.client.pretend import SILENCE, PretendServer
-from tests.forking.spawning import spawn
 
 ERAS = ("2025-11-25", "2026-07-28")
-FLOWING, SCRIPT = "tests.client.mgp.flowing:server", Path(__file__).with_name("flowing.py")
 CHUNK, GAP, PACE = (f"notifications/mgp.stream.{name}" for name in ("chunk", "gap", "pace"))
 
 
 @asynccontextmanager
-async def flowing(road: str, version: str, server: Any = FLOWING, **options: Any) -> AsyncGenerator[Client]:
-    """Over stdio `options` are those of `Client`, as there is no token; and the process is a forked one."""
+async def flowing(
+    road: str, version: str, server: Any = "tests.client.mgp.flowing:server", **options: Any
+) -> AsyncGenerator[Client]:
     settings: dict[str, Any] = {"version": version, "mgp": Mgp(audit=[]), "timeout": 20, **options}
-    async with asyncio.timeout(25):
-        if road == "stdio" and server == FLOWING:
-            settings.pop("token", None)
-            async with Client(await spawn(SCRIPT), **settings) as client:
-                yield client
-            return
-        async with connect_test_client(road, server, settings) as client:
-            yield client
+    async with asyncio.timeout(25), connect_test_client(road, server, settings) as client:
+        yield client
 
 
 class Table(PretendServer):
