@@ -60,7 +60,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each Python that a link to a process starts is forked. Not for tests of how such a process starts."""
+    """Each Python that a link or `subprocess` starts is forked. Not for tests of how such a process starts or ends."""
     from tests.forking.spawning import quick_python
 
     quick_python(monkeypatch)
