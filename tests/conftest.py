@@ -11,7 +11,13 @@ from hypothesis import settings
 
 from tests.effort import EXAMPLES
 
-pytest_plugins = ["tests.by_file", "tests.conformance.plugin", "tests.protocols.mgp.messages", "pytester"]
+pytest_plugins = [
+    "tests.by_file",
+    "tests.code_mode.stock",
+    "tests.conformance.plugin",
+    "tests.protocols.mgp.messages",
+    "pytester",
+]
 
 # The suite starts hundreds of processes and rewrites hundreds of files: without bytecode each would compile all again.
 sys.dont_write_bytecode = False
