@@ -37,7 +37,10 @@ def quick_arguments(script: Path, args: Sequence[str] = ()) -> list[str]:
 
 
 def quick_python(patch: pytest.MonkeyPatch) -> None:
-    """Fork each Python that a `ProcessLink` or `subprocess` starts. Only for what is not about the start itself."""
+    """Fork each Python that a `ProcessLink` or `subprocess` starts. Only for what is not about the start itself.
+
+    Of the descriptors such a process gets the first three; its options are FLAGS, as others mean another interpreter.
+    """
     start = ProcessLink.spawn
 
     async def spawn(command: str, args: Sequence[str] = (), **options: Any) -> ProcessLink:
