@@ -11,7 +11,13 @@ from hypothesis import settings
 
 from tests.effort import EXAMPLES
 
-pytest_plugins = ["tests.by_file", "tests.conformance.plugin", "tests.protocols.mgp.messages", "pytester"]
+pytest_plugins = [
+    "tests.by_file",
+    "tests.code_mode.stock",
+    "tests.conformance.plugin",
+    "tests.protocols.mgp.messages",
+    "pytester",
+]
 
 # The suite starts hundreds of processes and rewrites hundreds of files: without bytecode each would compile all again.
 sys.dont_write_bytecode = False
@@ -56,3 +62,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def anyio_backend() -> str:
     """Servers run on asyncio."""
     return "asyncio"
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each Python that a link or `subprocess` starts is forked. Not for tests of how such a process starts or ends."""
+    from tests.forking.spawning import quick_python
+
+    quick_python(monkeypatch)

@@ -20,6 +20,8 @@ from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS
 from tests.cli.running import Run
 from tests.rows import for_each_row
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 CALCULATOR = str(Path(__file__).parents[1] / "testing" / "calculator.py")
 
 

@@ -15,6 +15,8 @@ from tests.cli.running import Run
 from tests.client.pretend import STATELESS
 from tests.client.web import Exchange, Web, web
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 SERVER = """
 import os, sys
 from defserve import Server

@@ -6,7 +6,11 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import Run
+
+pytestmark = pytest.mark.usefixtures("forked")
 
 OLD = '''
 from defserve import Server

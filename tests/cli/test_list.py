@@ -12,6 +12,8 @@ from defserve.cli.content import format_object_example, format_signature, type_n
 from tests.cli.running import Run
 from tests.rows import for_each_row
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 CALCULATOR = str(Path(__file__).parents[1] / "testing" / "calculator.py")
 
 

@@ -22,6 +22,8 @@ from defserve.kernel.kernel import Kernel
 from tests.cli.running import Run
 from tests.kernel.running import entry
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 SERVER = '''
 from defserve import Server
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.usefixtures("borrowed_workers"),
     pytest.mark.skipif(not monty.is_installed(), reason="pydantic-monty is not installed in the tested version"),
 ]
 

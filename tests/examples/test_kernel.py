@@ -14,7 +14,7 @@ from tests.waiting import until
 
 FILE = Path(__file__).parents[2] / "examples" / "kernel" / "mgp.toml"
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked")]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.waiting import until
 FOLDER = Path(__file__).parents[2] / "examples" / "kernel"
 TEXT = "Bees dance. The dance tells where flowers are. " + "Nobody reads the rest of this. " * 40
 
-pytestmark = [pytest.mark.anyio, pytest.mark.req("MGP-10.1")]
+pytestmark = [pytest.mark.usefixtures("forked"), pytest.mark.anyio, pytest.mark.req("MGP-10.1")]
 
 
 @pytest.fixture

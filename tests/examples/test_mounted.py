@@ -9,7 +9,7 @@ from defserve.errors import ToolError
 if TYPE_CHECKING:
     from .conftest import ConnectTo
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked")]
 
 
 async def test_the_calculator_is_part_of_the_desk_and_obeys_its_rules(connect_to: ConnectTo):

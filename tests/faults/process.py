@@ -23,21 +23,28 @@ class Broken(Exception):
     """What must never happen."""
 
 
+def start_python(
+    arguments: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], None] | None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        env=environment,
+        preexec_fn=prepare,
+    )
+
+
 class ServedProcess:
     """Runs Python with these arguments, from its making to `kill` or `close`."""
 
     def __init__(
         self, arguments: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], None] | None = None
     ) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join((str(ROOT / "framework"), str(ROOT)))},
-            preexec_fn=prepare,
-        )
+        path = os.pathsep.join((str(ROOT / "framework"), str(ROOT)))
+        self.process = start_python(arguments, {**os.environ, **environment, "PYTHONPATH": path}, prepare)
         assert self.process.stdin is not None and self.process.stdout is not None
         self._input, self._output = self.process.stdin, self.process.stdout
         self._ids, self._pending = count(1), b""

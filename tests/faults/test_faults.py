@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faults import __main__ as command
+from tests.faults import process
 from tests.faults.acknowledged import Acknowledged, Add, RollBack
 from tests.faults.kernel import kill_backends
 from tests.faults.killing import Tally, kill_postgres, kill_redis, kill_servers, share_postgres, share_redis
 from tests.faults.killing_tasks import Jobs, kill_on_postgres, kill_on_redis, kill_on_sqlite
-from tests.faults.process import Broken
+from tests.faults.process import Broken, start_python
 from tests.faults.rolling import reload_workers
 from tests.faults.sessions.killing import kill_sharing_here
 from tests.faults.trouble import fill_the_disk, forbid_writing
+from tests.forking.processes import ForkedProcess
 from tests.rows import for_each_row
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="kills, limits and capabilities as Linux has them"),
     pytest.mark.timeout(120),
 ]
+
+
+@pytest.fixture(autouse=True)
+def forked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no matter how the servers start that are killed; `make faults` starts each anew."""
+
+    def start(arguments: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], None] | None) -> Any:
+        if prepare is not None or arguments[0].startswith("-"):
+            return start_python(arguments, environment, prepare)
+        script, *args = arguments
+        return ForkedProcess(Path(script), args, subprocess.PIPE, environment, stderr=subprocess.DEVNULL)
+
+    monkeypatch.setattr(process, "start_python", start)
 
 
 def kills(usually: int, slow: int) -> pytest.MarkDecorator:

@@ -28,7 +28,9 @@ def start(
 class ForkedProcess:
     """A child of the forker. It is killed when this process ends."""
 
-    def __init__(self, script: Path, args: Sequence[str], stdin: Any, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, script: Path, args: Sequence[str], stdin: Any, env: Mapping[str, str], *, stderr: Any = subprocess.PIPE
+    ) -> None:
         self.returncode: int | None = None
         self.stdin: IO[bytes] | None = None
         theirs: list[int] = []
@@ -39,7 +41,11 @@ class ForkedProcess:
         else:
             theirs.append(os.open(os.devnull, os.O_RDONLY) if stdin == subprocess.DEVNULL else os.dup(stdin.fileno()))
         self.stdout, their_stdout = _output()
-        self.stderr, their_stderr = _output()
+        self.stderr: IO[bytes] | None = None
+        if stderr == subprocess.PIPE:
+            self.stderr, their_stderr = _output()
+        else:
+            their_stderr = os.open(os.devnull, os.O_WRONLY)
         theirs += [their_stdout, their_stderr]
         self._forker = socket.socket(socket.AF_UNIX)
         self._forker.connect(forker())

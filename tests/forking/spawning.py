@@ -13,10 +13,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from defserve.client import ProcessLink
+from tests.forking.program import FLAGS
 
 HERE = Path(__file__).parent
+# As it is before `quick_python` changes it.
+START = subprocess.Popen
 
 
 async def spawn(script: Path, args: Sequence[str] = (), *, env: Mapping[str, str] | None = None) -> ProcessLink:
@@ -30,12 +36,38 @@ def quick_arguments(script: Path, args: Sequence[str] = ()) -> list[str]:
     return [*quick, str(script), *args]
 
 
+def quick_python(patch: pytest.MonkeyPatch) -> None:
+    """Fork each Python that a `ProcessLink` or `subprocess` starts. Only for what is not about the start itself.
+
+    Of the descriptors such a process gets the first three; its options are FLAGS, as others mean another interpreter.
+    """
+    start = ProcessLink.spawn
+
+    async def spawn(command: str, args: Sequence[str] = (), **options: Any) -> ProcessLink:
+        command, *args = _quick([command, *args])
+        return await start(command, args, **options)
+
+    class Popen(subprocess.Popen[Any]):
+        def __init__(self, args: Any, *more: Any, **options: Any) -> None:
+            super().__init__(_quick(args) if isinstance(args, (list, tuple)) else args, *more, **options)
+
+    patch.setattr(ProcessLink, "spawn", spawn)
+    patch.setattr(subprocess, "Popen", Popen)
+
+
+def _quick(command: Sequence[Any]) -> list[Any]:
+    program, *args = command
+    what = next((word for word in args if word not in FLAGS), "-")
+    is_quick = program == sys.executable and (what in ("-m", "-c") or not what.startswith("-"))
+    return [program, *(quick_arguments(HERE / "program.py", args) if is_quick else args)]
+
+
 @cache
 def forker() -> str:
     """Where the forker listens; it runs until this process ends."""
     folder = tempfile.TemporaryDirectory(prefix="forker")
     address = f"{folder.name}/s"
-    process = subprocess.Popen(
+    process = START(
         [sys.executable, "-m", "tests.forking.forker", address],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

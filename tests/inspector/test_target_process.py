@@ -20,6 +20,7 @@ from defserve.inspector import target_process
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.target_process import describe_exit_code
 from defserve.inspector.waterfalls import NOT_MEASURED_NOTE
+from tests.forking.spawning import quick_python
 from tests.inspector.conftest import Run
 from tests.waiting import until
 
@@ -83,7 +84,7 @@ def inspect(path: Path, source: str = FRAGILE) -> Inspection:
 
 
 @pytest.fixture
-async def fragile(tmp_path: Path) -> AsyncIterator[Inspection]:
+async def fragile(tmp_path: Path, forked: None) -> AsyncIterator[Inspection]:
     async with inspect(tmp_path / "fragile.py") as inspection:
         yield inspection
 
@@ -177,6 +178,7 @@ async def test_a_server_that_does_not_start_says_why_once(
         # The author's file is named, and none of ours.
         assert "defserve/inspector" not in "\n".join(connection["exit"]["lines"])
         (tmp_path / "bad.py").write_text(FRAGILE)
+        quick_python(monkeypatch)
         await do(inspection, "connection.restart")
         assert len((await do(inspection, "tools.list"))["tools"]) == 7
     assert len(starts) == 2
@@ -202,6 +204,7 @@ async def test_who_may_call_is_asked_where_the_server_is(fragile: Inspection, do
             await do(fragile, "security.why", caller="pipe", tool="add")
 
 
+@pytest.mark.usefixtures("forked")
 async def test_its_audit_log_is_read_and_verified_where_it_is(tmp_path: Path, do: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DEFSERVE_AUDIT_KEY", "a key that only the tests have")
     source = HEAD.replace('"1")', f'"1", audit={str(tmp_path / "a.jsonl")!r})')
@@ -212,6 +215,7 @@ async def test_its_audit_log_is_read_and_verified_where_it_is(tmp_path: Path, do
         assert (await do(inspection, "security.verify"))["ok"]
 
 
+@pytest.mark.usefixtures("forked")
 async def test_its_checkpoints_are_read_where_they_are_kept(tmp_path: Path, do: Run):
     source = (Path(__file__).parents[2] / "examples" / "git_like.py").read_text()
     async with inspect(tmp_path / "git_like.py", source) as inspection:
@@ -225,6 +229,7 @@ async def test_its_checkpoints_are_read_where_they_are_kept(tmp_path: Path, do: 
         assert (await do(inspection, "state.sets"))["sets"]
 
 
+@pytest.mark.usefixtures("forked")
 async def test_a_report_that_is_too_long_does_not_end_the_server(
     tmp_path: Path, do: Run, monkeypatch: pytest.MonkeyPatch
 ):
@@ -271,6 +276,7 @@ async def fail() -> str:
 """
 
 
+@pytest.mark.usefixtures("forked")
 async def test_a_call_has_the_stages_that_its_process_measured_inside_of_the_round_trip(tmp_path: Path, do: Run):
     async with inspect(tmp_path / "slow.py", SLOW) as inspection:
         for era in ("stateless", "handshake"):
@@ -283,6 +289,7 @@ async def test_a_call_has_the_stages_that_its_process_measured_inside_of_the_rou
             assert waterfall["ms"] == pytest.approx(done["ms"], abs=0.1) and "note" not in waterfall
 
 
+@pytest.mark.usefixtures("forked")
 async def test_a_call_that_fails_shows_where(tmp_path: Path, do: Run):
     async with inspect(tmp_path / "slow.py", SLOW) as inspection:
         for tool, arguments, stage in (("fail", {}, "fail"), ("find", {"word": 1}, "arguments")):
@@ -294,6 +301,7 @@ async def test_a_call_that_fails_shows_where(tmp_path: Path, do: Run):
             assert [each["title"] for each in waterfall["stages"] if each.get("failed")] == [stage]
 
 
+@pytest.mark.usefixtures("forked")
 async def test_the_waterfall_stays_with_the_call_and_its_request(tmp_path: Path, do: Run):
     async with inspect(tmp_path / "slow.py", SLOW) as inspection:
         done = await do(inspection, "tools.call", tool="find", arguments={"word": "a"})
@@ -307,6 +315,7 @@ async def test_the_waterfall_stays_with_the_call_and_its_request(tmp_path: Path,
         assert b"packing the result" not in answer and b"waterfall" not in answer
 
 
+@pytest.mark.usefixtures("forked")
 async def test_a_process_that_reports_nonsense_as_stages_is_not_believed(tmp_path: Path, do: Run):
     source = f"""{HEAD}
 

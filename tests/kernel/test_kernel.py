@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from defserve.client import ProcessLink
 from defserve.errors import DefserveError, ToolError, UsageError
 from defserve.proxying.mounted import ServerExit
 from defserve.sandbox import monty
@@ -92,8 +93,10 @@ async def test_a_killed_server_is_started_again_and_clients_keep_their_conversat
 
 @pytest.mark.skipif(not shutil.which("yes"), reason="needs the program `yes`")
 async def test_a_server_that_prints_without_end_is_ended_by_the_policy_and_the_others_go_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # It is given time to leave, and all the while what it prints is read.
+    monkeypatch.setitem(ProcessLink.spawn.__kwdefaults__, "grace", 0.05)
     bad = '[[servers]]\nid = "bad"\ncommand = "yes"\n[servers.mgp]\nbackoff_base_ms = 10\nmax_restarts = 1\n'
     async with running(tmp_path, entry("a"), bad, wait=False) as here:
         await here.connected("a")

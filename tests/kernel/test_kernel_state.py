@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from defserve.stores.identity import identify_server
 from tests.at_address import at_address
 from tests.kernel.running import BACKEND, Running, entry
 from tests.rows import for_each_row
-from tests.stores.postgres_server import PostgresServer
-from tests.stores.redis_server import RedisServer
+from tests.stores.postgres_server import PostgresServer, start_shared_postgres
+from tests.stores.redis_server import RedisServer, start_shared_redis
 from tests.waiting import is_running, until, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -44,17 +44,13 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer().start()
-    yield server
-    server.remove()
+def redis() -> RedisServer:
+    return start_shared_redis()
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    server = PostgresServer().start()
-    yield server
-    server.remove()
+def postgres() -> PostgresServer:
+    return start_shared_postgres()
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres"])

@@ -16,6 +16,7 @@ from tests.rows import for_each_row
 
 PACKAGE = Path(__file__).parents[2] / "framework" / "defserve"
 FUNCTIONS = frozenset("compile match fullmatch search sub subn split findall finditer".split())
+USES = re.compile(r"\bre\.[a-z]")
 FLAGS = re.compile(r"re\.[A-Z]+(?: \| re\.[A-Z]+)*")
 
 # Files that make patterns at run time → those patterns.
@@ -78,7 +79,7 @@ def patterns() -> Iterator[tuple[str, str | bytes, int]]:
     """Each with its place and flags."""
     for path in sorted(PACKAGE.rglob("*.py")):
         source, name = path.read_text(encoding="utf-8"), path.relative_to(PACKAGE).as_posix()
-        for node in ast.walk(ast.parse(source)) if re.search(r"\bre\.[a-z]", source) else ():
+        for node in _nodes_of_calls(source):
             if not (isinstance(node, ast.Call) and isinstance(called := node.func, ast.Attribute) and node.args):
                 continue
             if isinstance(called.value, ast.Name) and called.value.id == "re" and called.attr in FUNCTIONS:
@@ -93,6 +94,16 @@ def patterns() -> Iterator[tuple[str, str | bytes, int]]:
         for one in made(_module(name)):
             compiled = re.compile(one)
             yield name, compiled.pattern, compiled.flags & ~re.UNICODE
+
+
+def _nodes_of_calls(source: str) -> Iterator[ast.AST]:
+    """Of the statements of a file only those that name a function of `re`: to walk through all is slow."""
+    if USES.search(source):
+        lines = source.splitlines()
+        for statement in ast.parse(source).body:
+            first = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", []))])
+            if any(USES.search(line) for line in lines[first - 1 : statement.end_lineno]):
+                yield from ast.walk(statement)
 
 
 def _value(expression: ast.expr, name: str) -> Any:

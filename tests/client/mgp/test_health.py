@@ -12,7 +12,7 @@ from defserve.errors import PeerError, PeerGone, Refused
 from defserve.testing.transports import TRANSPORTS
 from tests.client.mgp.table import ERAS, Table, flowing, talking
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked")]
 
 CHANGED = "notifications/mgp.lifecycle"
 

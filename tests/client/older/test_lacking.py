@@ -13,7 +13,7 @@ from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.serve.address import CredentialsRequired, HttpRefusal
 from tests.rows import for_each_row
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked")]
 
 SERVER = Path(__file__).parents[1] / "plain_server.py"
 LISTS = ("tools/list", "resources/list", "resources/templates/list", "prompts/list")

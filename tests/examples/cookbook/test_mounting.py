@@ -9,6 +9,8 @@ from defserve.errors import PeerError
 from defserve.testing import SyncClient
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 @pytest.mark.eras("stateless")
 def test_only_the_chosen_tools_are_there_under_new_names(folder: Path, client: SyncClient):

@@ -8,6 +8,8 @@ import pytest
 from defserve import ToolError
 from defserve.testing import SyncClient
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 PROGRAM = Path(__file__).parents[3] / "examples" / "cookbook" / "uploads.py"
 
 

@@ -19,7 +19,7 @@ from defserve.tooling.loading import load_without_serving
 from tests.inspector.conftest import Run
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked")]
 
 ERAS = ("handshake", "stateless")
 SERVER = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from tests.raw import HANDSHAKE, PREFIX, STATELESS
 Json = dict[str, Any]
 Headers = Mapping[str, str]
 
+# To load certificates takes longer than all the rest, and to make a context longer than a request.
+NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 # No credentials, not sufficient ones, and too many bad ones.
 REFUSALS = (401, 403, 429)
 BOTH = "application/json, text/event-stream"
@@ -123,8 +126,7 @@ class SocketLink:
 
 @asynccontextmanager
 async def http_client(url: str, headers: Headers, unix: str = "") -> AsyncGenerator[httpx2.AsyncClient]:
-    # Without certificates: to load them takes longer than all the rest.
-    transport = httpx2.AsyncHTTPTransport(uds=unix or None, verify=False)
+    transport = httpx2.AsyncHTTPTransport(uds=unix or None, verify=NO_CERTIFICATES)
     async with httpx2.AsyncClient(base_url=url, headers=dict(headers), transport=transport, timeout=20) as http:
         yield http
 

@@ -215,6 +215,7 @@ async def run_through(disks: Disks, name: str, arguments: Mapping[str, Any], tok
     return disks.tell_outcome()
 
 
+@pytest.mark.usefixtures("borrowed_workers")
 @pytest.mark.parametrize("name", ["a token", "a token with the scope of the tool", "a token with wildcards"])
 async def test_a_call_from_code_that_a_model_wrote_needs_the_same_right(name: str, tmp_path: Path):
     disks = Disks(CALLERS[name], tmp_path, code_mode=CodeMode())

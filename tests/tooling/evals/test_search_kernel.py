@@ -11,6 +11,8 @@ import pytest
 from defserve.cli import main
 from tests.tooling.evals.scripted_endpoint import Asked, Reply, scripted_endpoint
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 SERVER = """
 from defserve import Server, safe
 

@@ -13,6 +13,8 @@ import pytest
 from defserve.tooling.project_template import create_project, load_template_questions
 from tests.tooling.evals.template_recordings import RECORDING, ROOT
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 BODIES = tuple(load_template_questions().choices("body"))
 
 

@@ -14,6 +14,8 @@ from defserve.tooling.lint.client_rules import CLIENT_RULES, LINTED_CLIENTS, fin
 from tests.rows import for_each_row
 from tests.tooling.lint.reading import wire
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted(
     path.name

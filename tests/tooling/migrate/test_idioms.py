@@ -15,6 +15,8 @@ from defserve import Server, UsageError
 from defserve.tooling.migrate.program import FOR_TOOLS
 from tests.tooling.migrate.idioms import Idiom, migrate_idiom, read_idioms
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 idioms = pytest.mark.parametrize("idiom", [pytest.param(each, id=each.title) for each in read_idioms()])
 
 

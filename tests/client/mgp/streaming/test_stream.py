@@ -17,7 +17,7 @@ from tests.client.mgp.table import CHUNK, ERAS, GAP, PACE, Table, flowing, talki
 from tests.client.pretend import SILENCE, Fail
 from tests.rows import for_each_row
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked")]
 
 eras = pytest.mark.parametrize("version", ERAS)
 roads = pytest.mark.parametrize("road", TRANSPORTS)
