@@ -17,6 +17,7 @@ RENAMED_CLASSES: Final[Mapping[str, str]] = {
     "Image": "Image",
     "Audio": "Audio",
     "File": "File",
+    "Icon": "Icon",
     "Depends": "Depends",
     "ToolError": "ToolError",
     "ResourceError": "ToolError",
@@ -149,6 +150,14 @@ UNSUPPORTED_SERVER_MEMBERS: Final[Mapping[str, str]] = {
     "add_transform": "write server.mount(child, transform=Transform(…))",
     "set_logging_level": "remove it: clients choose the level themselves",
     "session_manager": "remove it: server.asgi() needs no wiring",
+    "middleware": 'write @server.around("tools/call")',
+    "list_resources": "in a test: client.resources()",
+    "list_prompts": "in a test: client.prompts()",
+    "get_prompt": "in a test: client.prompt(name, …)",
+    "get_tool": "keep what you need of it beside the function",
+    "add_provider": "write server.mount(child)",
+    "_mcp_server": "this is private: write what it is for with Server(…) or @server.around(…)",
+    "_tool_manager": "this is private: write server.add_tool(…) or server.remove_tool(name)",
     "settings": "these are options of Server(…) and server.run(…)",
 }
 
