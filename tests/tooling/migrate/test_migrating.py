@@ -385,6 +385,11 @@ def test_icons_and_annotations_of_the_sdk_become_ours() -> None:
         ("from fastmcp.exceptions import *", 3, "what * brings is not known"),
         ("proxy = FastMCP.as_proxy(x)", 3, "FastMCP.as_proxy is not rewritten"),
         ("mcp = FastMCP()\nmcp.middleware.append(guard)", 4, "mcp.middleware is not rewritten: write @server.around"),
+        (
+            "from fastmcp.utilities.types import Image\nImage('a').to_data_uri()",
+            4,
+            "to_data_uri is not rewritten: write f",
+        ),
         ("class Shop(FastMCP):\n    def tool(self): ...", 3, "Shop is a server: check what it overrides"),
         ("asyncio.run(made().run_async())", 3, "made.run_async is left as it is: write run()"),
     ],

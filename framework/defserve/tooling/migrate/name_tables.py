@@ -161,6 +161,14 @@ UNSUPPORTED_SERVER_MEMBERS: Final[Mapping[str, str]] = {
     "settings": "these are options of Server(…) and server.run(…)",
 }
 
+UNSUPPORTED_MEDIA_MEMBERS: Final[Mapping[str, str]] = {
+    "to_data_uri": 'write f"data:{type};base64,{base64.b64encode(data).decode()}"',
+    "to_image_content": "use the Image itself",
+    "to_audio_content": "use the Audio itself",
+    "to_resource_content": "use the File itself",
+}
+"""Methods of their Image, Audio and File."""
+
 IMPLIED_TRANSPORTS: Final[Mapping[str, str]] = {
     "run": "stdio",
     "run_async": "stdio",

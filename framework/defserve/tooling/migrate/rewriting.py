@@ -43,6 +43,7 @@ from defserve.tooling.migrate.name_tables import (
     RENAMED_RUN_METHODS,
     STANDARD_LIBRARY_NAMES,
     UNSUPPORTED_CONTEXT_MEMBERS,
+    UNSUPPORTED_MEDIA_MEMBERS,
     UNSUPPORTED_SERVER_MEMBERS,
     MigrationNote,
 )
@@ -187,6 +188,9 @@ class ProgramRewriter(cst.CSTTransformer):
         )
         if is_server and last in UNSUPPORTED_SERVER_MEMBERS:
             self._add_note(original_node, f"{full} is not rewritten: {UNSUPPORTED_SERVER_MEMBERS[last]}")
+        name = original_node.attr.value
+        if name in UNSUPPORTED_MEDIA_MEMBERS and {"Image", "Audio", "File"} & set(self._facts.names.values()):
+            self._add_note(original_node, f"{name} is not rewritten: {UNSUPPORTED_MEDIA_MEMBERS[name]}")
         if not is_server and last in RENAMED_RUN_METHODS:
             self._add_note(
                 original_node, f"{full} is left as it is: write {RENAMED_RUN_METHODS[last]} if it is a server"
