@@ -72,6 +72,7 @@ def test_every_option_that_describes_or_protects_a_server_is_checked():
     [
         {"confirm": "always", "trust_level": "core", "egress": Egress(), "access": AccessPolicy()},
         {"audit": [AuditLogger()], "granted": ("camera",), "icons": ["https://x/i.png"], "limits": Limits(tool=5)},
+        {"icons": None},
         {"title": None, "version": None, "egress": None, "limits": None, "store": "memory:"},
     ],
 )

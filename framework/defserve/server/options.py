@@ -148,7 +148,7 @@ class ServerFields(SecurityOptionsDict, total=False):
     instructions: str
     description: str
     website_url: str
-    icons: Sequence[Icon | str | Mapping[str, Any]]
+    icons: Sequence[Icon | str | Mapping[str, Any]] | None
 
 
 def refuse_unknown_option(

@@ -12,7 +12,7 @@ import pytest
 from defserve import Server, UsageError
 from defserve.cli import main
 from defserve.tooling.migrate import rewriting
-from defserve.tooling.migrate.migration import migrate
+from defserve.tooling.migrate.migration import migrate, migrate_files
 from tests.rows import for_each_row
 from tests.tooling.migrate import steps
 
@@ -331,12 +331,66 @@ def test_a_low_level_server_inside_a_function_is_left_alone() -> None:
     ]
 
 
+def test_other_files_stay_if_their_low_level_server_is_left() -> None:
+    server = "from mcp.server import Server\ndef make():\n    server = Server('x')\n    return server\n"
+    part = "from mcp.types import TextContent\ndef run():\n    return [TextContent(type='text', text='a')]\n"
+    done = migrate_files({Path("app/server.py"): server, Path("app/tools.py"): part})
+    assert [migration.text for migration in done.values()] == [server, part]
+    assert "like the low-level server of this project" in done[Path("app/tools.py")].notes[0].text
+    assert "Text(" in migrate(part).text
+
+
+def test_subclasses_of_servers_are_servers_in_every_file() -> None:
+    base = (
+        "from fastmcp import FastMCP\n"
+        "class Base(FastMCP):\n"
+        "    def __init__(self, name: str) -> None:\n"
+        "        super().__init__(name=name, debug=True)\n"
+        "        self.tool(self.price, tags={'a'})\n"
+        "    def price(self) -> float: ...\n"
+        "class Passing(FastMCP):\n"
+        "    def __init__(self, **options):\n"
+        "        super().__init__(**options)\n"
+    )
+    shop = "from .base import Base\nclass Shop(Base): pass\n"
+    app = "from .shop import Shop\nmcp = Shop('x')\n@mcp.tool(tags={'a'})\ndef f() -> int: ...\nmcp.run('http')\n"
+    plain = "from fastmcp import FastMCP\nclass Plain(FastMCP[int]): pass\nmcp = Plain(name='x', debug=True)\n"
+    sources = {"base": base, "shop": shop, "app": app, "plain": plain}
+    done = migrate_files({Path(f"shop/{name}.py"): text for name, text in sources.items()})
+    texts = {path.stem: migration.text for path, migration in done.items()}
+    assert "super().__init__(name)\n        self.tool(self.price, tags=['a'], structured=True)" in texts["base"]
+    assert "super().__init__(**options)" in texts["base"]
+    assert "@mcp.tool(tags=['a'], structured=True)" in texts["app"] and 'run(on="http://' in texts["app"]
+    assert texts["plain"].endswith("class Plain(Server): pass\nmcp = Plain('x')\n")
+
+
+def test_icons_and_annotations_of_the_sdk_become_ours() -> None:
+    written = (
+        "from mcp.types import Icon, ToolAnnotations\n"
+        "icon = Icon(src='https://a.example/b.png', mimeType='image/png')\n"
+        "def hints(a: bool) -> ToolAnnotations:\n    return ToolAnnotations(readOnlyHint=a)\n"
+    )
+    assert migrate(written) == (
+        "from typing import Any\n\nfrom defserve import Icon\n"
+        "icon = Icon(src='https://a.example/b.png', mime_type='image/png')\n"
+        'def hints(a: bool) -> dict[str, Any]:\n    return {"readOnlyHint": a}\n',
+        [],
+    )
+
+
 @for_each_row(
     "written line note",
     [
         ("from PIL import Image\nfrom fastmcp.utilities.types import Image as Picture\nPicture()", 3, "Image is also"),
         ("from fastmcp.exceptions import *", 3, "what * brings is not known"),
         ("proxy = FastMCP.as_proxy(x)", 3, "FastMCP.as_proxy is not rewritten"),
+        ("mcp = FastMCP()\nmcp.middleware.append(guard)", 4, "mcp.middleware is not rewritten: write @server.around"),
+        (
+            "from fastmcp.utilities.types import Image\nImage('a').to_data_uri()",
+            4,
+            "to_data_uri is not rewritten: write f",
+        ),
+        ("class Shop(FastMCP):\n    def tool(self): ...", 3, "Shop is a server: check what it overrides"),
         ("asyncio.run(made().run_async())", 3, "made.run_async is left as it is: write run()"),
     ],
 )
@@ -354,6 +408,7 @@ def test_what_would_break_is_reported(written: str, line: int, note: str) -> Non
         ("FastMCP('a', debug=True,  # b\n  version='1')", "Server('a',  # b\n  version='1')"),
         ("FastMCP('a',  # b\n  debug=True)", "Server('a'  # b\n  )"),
         ("FastMCP('a',\n  debug=True)", "Server('a')"),
+        ("mcp.run(\n  transport='stdio',\n)", "mcp.run()"),
         ("FastMCP(\n  debug=True, name='a'\n)", "Server(\n  name='a'\n)"),
         ("FastMCP('a', 'Do.',  # b\n)", "Server('a', instructions='Do.',  # b\n)"),
         ("mcp.tool(\n  # a\n  enabled=True\n)(f)", "mcp.tool(\n  # a\n)(f)"),

@@ -281,12 +281,12 @@ class ServerDescription:
         instructions: str | None = None,
         description: str | None = None,
         website_url: str | None = None,
-        icons: Sequence[Icon | str | Mapping[str, Any]] = (),
+        icons: Sequence[Icon | str | Mapping[str, Any]] | None = None,
         distribution: str | None = None,
     ) -> None:
         self.name, self._version, self.title = name, version, title
         self.instructions, self.description, self.website_url = instructions, description, website_url
-        self.icons, self._distribution = tuple(icons), distribution
+        self.icons, self._distribution = tuple(icons or ()), distribution
         self._wire: dict[str, dict[str, Any]] = {}
 
     @property

@@ -320,6 +320,17 @@ def _to_camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
+def rename_icon_options(call: cst.Call) -> cst.Call:
+    """`Icon(src=x, mimeType="image/png")` → `Icon(src=x, mime_type="image/png")`."""
+    args = [
+        arg.with_changes(keyword=cst.Name("mime_type"))
+        if arg.keyword is not None and arg.keyword.value == "mimeType"
+        else arg
+        for arg in call.args
+    ]
+    return call.with_changes(args=args)
+
+
 def rewrite_text_content_call(call: cst.Call, add_note: AddNote) -> cst.Call:
     """`TextContent(type="text", text=x)` → `Text(x)`."""
     call = call.with_changes(func=cst.Name("Text"))
@@ -478,6 +489,8 @@ def replace_arguments(
         else:
             after, comma = gaps[place], cst.MaybeSentinel.DEFAULT
         laid_out.append(arg.with_changes(whitespace_after_arg=after, comma=comma))
+    if not args and not _has_comment(gaps[0]):
+        gaps[0] = cst.SimpleWhitespace("")
     return call.with_changes(whitespace_before_args=gaps[0], args=laid_out)
 
 
@@ -512,13 +525,18 @@ def _separate_like(gap: _Gap) -> _Gap:
     return cst.SimpleWhitespace(" ")
 
 
+def _has_comment(gap: _Gap) -> bool:
+    return isinstance(gap, _Broken) and (
+        gap.first_line.comment is not None or any(line.comment for line in gap.empty_lines)
+    )
+
+
 def _join_gaps(before: _Gap, after: _Gap, *, is_end: bool) -> _Gap:
     """The gap that is left where an argument stood between two."""
     if isinstance(before, _Broken) and isinstance(after, _Broken):
         return _join_broken(before, after)
     if isinstance(before, _Broken):
-        has_comment = before.first_line.comment is not None or any(line.comment for line in before.empty_lines)
-        return before if has_comment or not is_end else after
+        return before if _has_comment(before) or not is_end else after
     return after if is_end or isinstance(after, _Broken) else before
 
 

@@ -59,13 +59,27 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
                 source, [MigrationNote(1, "it is nested too deeply to be read: migrate this file by hand")]
             )
             continue
-        module = unquote_annotations(module, collect_program_facts(module))
         facts = collect_program_facts(module)
+        if facts.names:
+            module = unquote_annotations(module, facts)
+            facts = collect_program_facts(module)
         facts.is_package = path.name == "__init__.py"
         files[path] = SourceFile(source, module, facts)
     spread_server_facts(files)
     spread_return_facts(files)
-    return {path: done.get(path) or _migrate_file(files[path], path, source) for path, source in sources.items()}
+    done |= {path: _migrate_file(file, path, file.text) for path, file in files.items()}
+    _keep_parts_of_low_level_servers(files, done)
+    return {path: done[path] for path in sources}
+
+
+def _keep_parts_of_low_level_servers(files: Mapping[Path, SourceFile], done: dict[Path, Migration]) -> None:
+    """If a low-level server is left as it is, so is what its other files return: it could not send ours."""
+    is_left = any(file.facts.low_level and done[path].text == file.text for path, file in files.items())
+    if not is_left or any(file.facts.servers for file in files.values()):
+        return
+    for path, file in files.items():
+        if done[path].text != file.text and not file.facts.low_level:
+            done[path] = Migration(file.text, [MigrationNote(1, _PART_OF_LOW_LEVEL)])
 
 
 def _migrate_file(file: SourceFile, path: Path, source: str) -> Migration:
@@ -106,4 +120,5 @@ OLDEST_PYTHON = (3, 11)
 NOTHING_TO_MIGRATE = "nothing of FastMCP or the official SDK is imported here"
 INVALID_PYTHON_PROBLEM = "this is not valid Python"
 INVALID_PYTHON_FIX = "correct the syntax error, then migrate again"
+_PART_OF_LOW_LEVEL = "left as it is, like the low-level server of this project: migrate them together"
 _INSIDE = "the server is made in a function: move it and its functions to the module, and migrate again"

@@ -17,6 +17,7 @@ RENAMED_CLASSES: Final[Mapping[str, str]] = {
     "Image": "Image",
     "Audio": "Audio",
     "File": "File",
+    "Icon": "Icon",
     "Depends": "Depends",
     "ToolError": "ToolError",
     "ResourceError": "ToolError",
@@ -149,8 +150,24 @@ UNSUPPORTED_SERVER_MEMBERS: Final[Mapping[str, str]] = {
     "add_transform": "write server.mount(child, transform=Transform(…))",
     "set_logging_level": "remove it: clients choose the level themselves",
     "session_manager": "remove it: server.asgi() needs no wiring",
+    "middleware": 'write @server.around("tools/call")',
+    "list_resources": "in a test: client.resources()",
+    "list_prompts": "in a test: client.prompts()",
+    "get_prompt": "in a test: client.prompt(name, …)",
+    "get_tool": "keep what you need of it beside the function",
+    "add_provider": "write server.mount(child)",
+    "_mcp_server": "this is private: write what it is for with Server(…) or @server.around(…)",
+    "_tool_manager": "this is private: write server.add_tool(…) or server.remove_tool(name)",
     "settings": "these are options of Server(…) and server.run(…)",
 }
+
+UNSUPPORTED_MEDIA_MEMBERS: Final[Mapping[str, str]] = {
+    "to_data_uri": 'write f"data:{type};base64,{base64.b64encode(data).decode()}"',
+    "to_image_content": "use the Image itself",
+    "to_audio_content": "use the Audio itself",
+    "to_resource_content": "use the File itself",
+}
+"""Methods of their Image, Audio and File."""
 
 IMPLIED_TRANSPORTS: Final[Mapping[str, str]] = {
     "run": "stdio",

@@ -38,7 +38,9 @@ class ProgramFacts:
     )
     """Server → `host`, `port` and path, if they were given to it and not to its `run`."""
     makers: set[str] = field(default_factory=set[str])
-    """Functions that are annotated as returning a server."""
+    """Functions that are annotated as returning a server, and classes of servers."""
+    server_classes: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Subclasses of their server → whether they have an `__init__` of their own."""
     returns: dict[str, list[cst.BaseExpression]] = field(default_factory=dict[str, list[cst.BaseExpression]])
     """A function or method → what each of that name returns; of other files, too, if none here has the name."""
     is_package: bool = False
@@ -65,6 +67,7 @@ def is_foreign_module(module: str | None) -> bool:
 def collect_program_facts(module: cst.Module) -> ProgramFacts:
     facts = ProgramFacts()
     module.visit(_Imports(facts))
+    module.visit(ServerClasses(facts))
     module.visit(_Values(facts))
     return facts
 
@@ -148,6 +151,24 @@ class _Values(cst.CSTVisitor):
             self._facts.contexts.add(node.name.value)
         elif self._facts.resolve_name(node.annotation.annotation) in FOREIGN_SERVER_CLASSES:
             self._facts.servers.add(node.name.value)
+
+
+class ServerClasses(cst.CSTVisitor):
+    """Finds `class Shop(FastMCP):`, and subclasses of classes that are known."""
+
+    def __init__(self, facts: ProgramFacts) -> None:
+        self._facts = facts
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        bases = [arg.value.value if isinstance(arg.value, cst.Subscript) else arg.value for arg in node.bases]
+        if any(
+            self._facts.resolve_name(base) in FOREIGN_SERVER_CLASSES
+            or get_full_name_for_node(base) in self._facts.server_classes
+            for base in bases
+        ):
+            made = matchers.FunctionDef(name=matchers.Name("__init__"))
+            self._facts.server_classes[node.name.value] = bool(matchers.findall(node.body, made))
+            self._facts.makers.add(node.name.value)
 
 
 def is_context_annotation(annotation: cst.BaseExpression, facts: ProgramFacts) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import libcst as cst
+from libcst import matchers
 from libcst.helpers import get_full_name_for_node
 from libcst.metadata import PositionProvider
 
@@ -17,6 +18,7 @@ from defserve.tooling.migrate.calls import (
     format_node,
     is_scalar_annotation,
     make_keyword,
+    rename_icon_options,
     replace_arguments,
     rewrite_asgi_call,
     rewrite_hints,
@@ -41,6 +43,7 @@ from defserve.tooling.migrate.name_tables import (
     RENAMED_RUN_METHODS,
     STANDARD_LIBRARY_NAMES,
     UNSUPPORTED_CONTEXT_MEMBERS,
+    UNSUPPORTED_MEDIA_MEMBERS,
     UNSUPPORTED_SERVER_MEMBERS,
     MigrationNote,
 )
@@ -48,6 +51,7 @@ from defserve.tooling.migrate.program import (
     LowLevelServers,
     ProgramFacts,
     RequiredImports,
+    ServerClasses,
     find_name_uses,
     is_context_annotation,
     is_foreign_module,
@@ -71,6 +75,7 @@ class ProgramRewriter(cst.CSTTransformer):
         self.notes: list[MigrationNote] = []
         self._untouched: set[cst.CSTNode] = set()
         self._within: list[bool] = []
+        self._classes: list[str] = []
         self._annotations = self._calls = self._here = 0
         self._lines: dict[cst.CSTNode, int] = {}
         """Of names that are left as they are: where they stood."""
@@ -108,6 +113,26 @@ class ProgramRewriter(cst.CSTTransformer):
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self._bound[node.name.value] = self._line(node)
+        self._classes.append(node.name.value)
+        if node.name.value in self._facts.server_classes:
+            self._facts.servers.add("self")
+            if matchers.findall(node.body, matchers.FunctionDef()):
+                self._add_note(
+                    node,
+                    f"{node.name.value} is a server: check what it overrides, and what it uses of self and super()",
+                )
+
+    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
+        if self._classes.pop() in self._facts.server_classes:
+            self._facts.servers.discard("self")
+        return updated_node
+
+    def _is_constructor_of_subclass(self, call: cst.Call) -> bool:
+        """Whether it is `super().__init__(…)` in a subclass of their server, or makes one that has no `__init__`."""
+        if any(name in self._facts.server_classes for name in self._classes[-1:]):
+            return format_node(call.func) == "super().__init__"
+        name = get_full_name_for_node(call.func)
+        return self._facts.server_classes.get(name or "") is False
 
     def visit_Annotation(self, node: cst.Annotation) -> None:
         self._annotations += 1
@@ -138,6 +163,10 @@ class ProgramRewriter(cst.CSTTransformer):
         called = self._facts.resolve_name(original) or ""
         if called in STANDARD_LIBRARY_NAMES:
             return cst.Name(self._imports.add_standard_name(*STANDARD_LIBRARY_NAMES[called]))
+        if called == "ToolAnnotations" and self._annotations:
+            item = cst.SubscriptElement(cst.Index(cst.Name(self._imports.add_standard_name("typing", "Any"))))
+            text = cst.SubscriptElement(cst.Index(cst.Name("str")))
+            return cst.Subscript(cst.Name("dict"), [text, item])
         ours = RENAMED_CLASSES.get(called) or (CONTENT_CLASSES.get(called) if self._annotations else None)
         return cst.Name(self._imports.add_name(ours)) if ours is not None else updated
 
@@ -159,6 +188,9 @@ class ProgramRewriter(cst.CSTTransformer):
         )
         if is_server and last in UNSUPPORTED_SERVER_MEMBERS:
             self._add_note(original_node, f"{full} is not rewritten: {UNSUPPORTED_SERVER_MEMBERS[last]}")
+        name = original_node.attr.value
+        if name in UNSUPPORTED_MEDIA_MEMBERS and {"Image", "Audio", "File"} & set(self._facts.names.values()):
+            self._add_note(original_node, f"{name} is not rewritten: {UNSUPPORTED_MEDIA_MEMBERS[name]}")
         if not is_server and last in RENAMED_RUN_METHODS:
             self._add_note(
                 original_node, f"{full} is left as it is: write {RENAMED_RUN_METHODS[last]} if it is a server"
@@ -185,8 +217,14 @@ class ProgramRewriter(cst.CSTTransformer):
         if called in FOREIGN_SERVER_CLASSES or called == "LowLevelServer":
             self._imports.add_name("Server")
             return rewrite_server(updated_node, self._name, add_note)
+        if self._is_constructor_of_subclass(original_node):
+            if original_node.args and all(arg.star for arg in original_node.args):
+                return updated_node  # what it was given is passed on
+            return rewrite_server(updated_node, self._name, add_note).with_changes(func=updated_node.func)
         if called == "ToolAnnotations":
             return rewrite_hints(updated_node)
+        if called == "Icon":
+            return rename_icon_options(updated_node)
         if called == "CurrentContext":
             return cst.Name("None")
         if called == "TextContent":
@@ -448,6 +486,7 @@ class SourceFile(NamedTuple):
 
 def spread_server_facts(files: Mapping[Path, SourceFile]) -> None:
     """Add to the facts of each file which of its names are servers of other files."""
+    _spread_server_classes(files)
     while True:
         known = sum(len(file.facts.servers) for file in files.values())
         given: dict[str, set[int | str]] = {}
@@ -463,6 +502,19 @@ def spread_server_facts(files: Mapping[Path, SourceFile]) -> None:
                 file.module.visit(_ReceivedServers(file.facts, given))
         if known == sum(len(file.facts.servers) for file in files.values()):
             return
+
+
+def _spread_server_classes(files: Mapping[Path, SourceFile]) -> None:
+    """Add to the facts of each file the subclasses of servers that others have: it may make one, or extend one."""
+    known: dict[str, bool] = {}
+    while (
+        classes := {name: own for file in files.values() for name, own in file.facts.server_classes.items()}
+    ) != known:
+        known = classes
+        for file in files.values():
+            if any(name in file.text for name in known):
+                file.facts.server_classes |= {name: own for name, own in known.items() if name in file.text}
+                file.module.visit(ServerClasses(file.facts))
 
 
 def spread_return_facts(files: Mapping[Path, SourceFile]) -> None:
