@@ -24,6 +24,7 @@ from defserve.auth.issuers import (
 )
 from defserve.auth.oauth import check_oauth_url, encode_client_basic_auth
 from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim
+from defserve.base.concurrency import wait_for_shared
 from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.base.secret_references import SecretSetting
 from defserve.core.json_values import as_list, is_object
@@ -112,7 +113,7 @@ class Introspection(ExplainingVerifier):
             asking = self._asking[digest] = asyncio.create_task(self._ask(token, digest))
             asking.add_done_callback(lambda _: self._asking.pop(digest, None))
         # A caller that hangs up must not cancel the question for the others.
-        return await asyncio.shield(asking)
+        return await wait_for_shared(asking)
 
     async def _ask(self, token: str, digest: bytes) -> Introspected:
         try:

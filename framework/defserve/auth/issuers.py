@@ -257,7 +257,7 @@ def _answer(request: HttpRequest) -> HttpResponse:
     data = urlencode(request.form).encode() if request.form is not None else request.body
     deadline = time.monotonic() + ISSUER_TIMEOUT_SECONDS
     headers = {"Accept": "application/json", "User-Agent": "defserve", **request.headers}
-    if not all(value.isprintable() for value in headers.values()):
+    if not all(value.isascii() and value.isprintable() for value in headers.values()):
         raise ValueError("a header cannot be sent as it is")  # http.client would repeat it, and logs with it a token
     try:
         response = opener.open(Request(request.url, data, headers), timeout=ISSUER_TIMEOUT_SECONDS)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from defserve.auth.issuers import ISSUER_TIMEOUT_SECONDS, MAX_ISSUER_RESPONSE_BYTES, FetchUrl, download_document
 from defserve.auth.oauth import check_oauth_url
+from defserve.base.concurrency import wait_for_shared
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
 
@@ -259,7 +260,7 @@ class KeySet:
                 return
             self._loading = asyncio.create_task(self._load())
         # A caller that hangs up must not cancel the fetch for the others, nor use up the fetch of this minute.
-        await asyncio.shield(self._loading)
+        await wait_for_shared(self._loading)
 
     async def _load(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Tasks that run on their own, and changes in a folder that only one process makes at a time."""
+"""Tasks that run on their own, futures that several wait for, and changes in a folder that one process makes at a time."""
 
 from __future__ import annotations
 
@@ -25,6 +25,25 @@ class BackgroundTasks(set["asyncio.Task[Any]"]):
         """Ask all of them to end."""
         for task in self:
             task.cancel()
+
+
+async def wait_for_shared(shared: asyncio.Future[T]) -> T:
+    """The outcome of what others wait for, too. A caller that is cancelled cancels nothing.
+
+    Not `asyncio.shield`: from Python 3.14 on, it logs an error that comes after one of those who wait has left.
+    """
+    try:
+        await asyncio.wait((shared,))
+    except asyncio.CancelledError:
+        shared.add_done_callback(_read_error)
+        raise
+    return shared.result()
+
+
+def _read_error(done: asyncio.Future[Any]) -> None:
+    """An error that nobody reads is logged when its future is freed."""
+    if not done.cancelled():
+        done.exception()
 
 
 # -- Changes in a folder that only one process makes at a time.

@@ -18,6 +18,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
+from defserve.base.concurrency import wait_for_shared
 from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.conversation import ClientConversation, PendingRequest
 from defserve.client.replies import Json, UnreadItemQueue, filter_strings, object_or_empty, string_or_none
@@ -455,7 +456,7 @@ class OpenRequestStream(UpdateStream[NewsT]):
 
     async def _finish(self) -> None:
         if self._pending is not None and (sent := self._conversation.cancel(self._pending, "no longer listening")):
-            await asyncio.shield(sent)
+            await wait_for_shared(sent)
 
 
 class StatelessUpdateStream(OpenRequestStream[ServerUpdate]):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic_core import from_json, to_json
 
-from defserve.base.concurrency import BackgroundTasks
+from defserve.base.concurrency import BackgroundTasks, wait_for_shared
 from defserve.base.peer_bounds import RecentItems
 from defserve.base.search_path import add_author_import_folder
 from defserve.client.replies import TruncatedMessage, object_or_empty
@@ -176,7 +176,7 @@ class ProcessRun:
         """What the process tells of its server once it is loaded. Raises PeerGone if it ends before, or hangs."""
         try:
             async with asyncio.timeout(START_SECONDS):
-                return await asyncio.shield(self._ready)
+                return await wait_for_shared(self._ready)
         except TimeoutError:
             await self.stop()
             raise PeerGone(f"{self._target} did not start within {START_SECONDS:g} s") from None

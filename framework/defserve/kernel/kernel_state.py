@@ -25,7 +25,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from defserve.base.concurrency import BackgroundTasks
+from defserve.base.concurrency import BackgroundTasks, wait_for_shared
 from defserve.client.replies import Json
 from defserve.core.extension import Extension
 from defserve.core.json_values import is_array, is_object
@@ -471,7 +471,7 @@ class KernelGroupMembership(Extension):
                 starting = self._starting[place] = self._tasks.start(self._start_process(command, place))
                 starting.add_done_callback(lambda done: self._starting.pop(place, None))
             # Others may wait for the same one.
-            process = await asyncio.shield(starting)
+            process = await wait_for_shared(starting)
         return process.add_seat()
 
     async def _start_process(self, command: SharedCommand, place: tuple[str, str]) -> SharedProcess:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
-from defserve.base.concurrency import BackgroundTasks
+from defserve.base.concurrency import BackgroundTasks, wait_for_shared
 from defserve.client.eras import merge_objects
 from defserve.client.mgp.server_claims import (
     PERMISSION_REQUEST_METHODS,
@@ -347,7 +347,7 @@ class ChannelPool:
             # If everybody who waited was cancelled, nobody looks at the outcome.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Shielded: others may wait for the same one.
-        return await asyncio.shield(task)
+        return await wait_for_shared(task)
 
     async def _open_for_key(self, key: Hashable, front: FrontClient) -> BackendChannel:
         try:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+from defserve.base.concurrency import wait_for_shared
 from defserve.core.call import Call, FinalReply
 from defserve.core.composition import Composition
 from defserve.core.extension import OutgoingMessage
@@ -57,7 +58,7 @@ class SessionOpener:
             self._ready = ready
         # Shielded: the first request may be cancelled, and the others wait for the same start.
         assert self._ready is not None
-        await asyncio.shield(self._ready)
+        await wait_for_shared(self._ready)
 
     async def _live(self, ready: asyncio.Future[None], ended: Callable[[], None]) -> None:
         """Enter and leave the lifespans in the same task, because task groups in them need that.

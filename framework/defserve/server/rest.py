@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from pydantic_core import from_json
 
+from defserve.base.concurrency import wait_for_shared
 from defserve.base.html_pages import render_error_page, render_html_page
 from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.base.version import VERSION
@@ -110,7 +111,7 @@ class OpenApiDocumentCache:
             return found
         making = self._being_made.get(key)
         if making is not None and making.get_loop() is asyncio.get_running_loop():
-            return asyncio.shield(making)
+            return wait_for_shared(making)
         tools = [
             composition.describe(tool, views, tool.describe(dialect))
             for tool in registry
@@ -122,7 +123,7 @@ class OpenApiDocumentCache:
         # Who asked may be gone when it fails.
         making.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._being_made[key] = making
-        return asyncio.shield(making)
+        return wait_for_shared(making)
 
     async def _make(self, key: Hashable, call: Call, work: Callable[[], bytes], more: int) -> bytes:
         try:

@@ -29,7 +29,9 @@ def read_settings() -> dict[str, list[str]]:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
-@pytest.mark.parametrize(("old", "new", "complaint"), [("", "", ""), ("TimeoutStopSec=30", "TimeoutStopSec=x", "time")])
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"), [("", "", ""), ("TimeoutStopSec=30", "TimeoutStopSec=x", "parse")]
+)
 def test_systemd_has_nothing_to_say_about_the_unit(tmp_path: Path, old: str, new: str, complaint: str):
     text = UNIT.read_text().replace("/opt/counter/bin/python", sys.executable).replace(old, new)
     (tmp_path / UNIT.name).write_text(text)

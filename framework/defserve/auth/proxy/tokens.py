@@ -36,6 +36,7 @@ from defserve.auth.proxy.clients import ClientDirectory, OAuthClient
 from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, parse_request_form, require_form_field
 from defserve.auth.proxy.vendors import VendorLogin
+from defserve.base.concurrency import wait_for_shared
 from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.errors import DefserveError, ToolError
 from defserve.stores.store import OAUTH_GRANT_SPACES, Lease, SharedNonceStore, Store, StoreChange, StoreCorrupt
@@ -168,7 +169,7 @@ class ProxyTokens(ExplainingVerifier):
             renewing = self._renewing[grant.id] = asyncio.create_task(self._renew_vendor_token(grant.id))
             renewing.add_done_callback(partial(self._forget_renewal, grant.id))
         # Many vendors take a refresh token once: a caller that gives up must not lose what comes for it.
-        return await asyncio.shield(renewing)
+        return await wait_for_shared(renewing)
 
     def _must_renew(self, tokens: Mapping[str, str]) -> bool:
         login = self._vendor.login if self._vendor is not None else None

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from pydantic_core import to_json
 
+from defserve.base.concurrency import wait_for_shared
 from defserve.client.conversation import ProgressHandler
 from defserve.client.replies import extract_result_value, object_or_empty
 from defserve.errors import PeerError
@@ -103,7 +104,7 @@ class Stream:
         # The result must not wait for a reader of the parts.
         self._is_awaited = True
         await self._resume()
-        return await asyncio.shield(self._outcome)
+        return await wait_for_shared(self._outcome)
 
     async def pace(self, chunks_per_second: float | None) -> None:
         """Ask for at most so many chunks per second from now on; 0 pauses, None lifts the limit. It is a hint."""
@@ -113,7 +114,7 @@ class Stream:
     async def cancel(self, reason: str = "user_cancelled") -> Any:
         """Cancel the call. Returns its parts so far, or its result if the call was over before."""
         if self._cancelling is not None:
-            await asyncio.shield(self._cancelling)
+            await wait_for_shared(self._cancelling)
         elif self._mgp is not None and self._id is not None and not self._outcome.done():
             self._cancelling = asyncio.get_running_loop().create_future()
             try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from defserve.auth.authority import is_local_user, is_stranger
 from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
+from defserve.base.concurrency import wait_for_shared
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener
@@ -292,7 +293,7 @@ class HealthSection(Extension):
         current = self._round
         if current is None or current.done() or current.get_loop() is not asyncio.get_running_loop():
             self._round = current = asyncio.ensure_future(self._run_checks())
-        await asyncio.shield(current)
+        await wait_for_shared(current)
 
     async def _run_checks(self) -> None:
         import asyncio

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from defserve.base.backoff import compute_backoff
-from defserve.base.concurrency import BackgroundTasks
+from defserve.base.concurrency import BackgroundTasks, wait_for_shared
 from defserve.server.metrics import format_metric_head, format_metric_labels, merge_metrics
 from defserve.server.workers.worker import (
     MAX_LINE_BYTES,
@@ -412,7 +412,7 @@ class WorkerQueries:
             work = self._metrics() if what == "metrics" else self._state()
             task = self._underway[what] = asyncio.create_task(work)
             task.add_done_callback(lambda _: self._underway.pop(what))
-        return await asyncio.shield(task)
+        return await wait_for_shared(task)
 
     async def _state(self) -> dict[str, Any]:
         """How many workers there should be, how many live, and how many of these want calls."""

@@ -394,7 +394,7 @@ async def test_a_peer_that_leaves_answers_no_more():
     async def stubborn(ctx: Context) -> None:
         question = asyncio.ensure_future(ctx.ask("Your name?", str))
         try:
-            await asyncio.shield(question)
+            await asyncio.wait([question])
         finally:
             try:
                 await question

@@ -17,7 +17,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from defserve.base.backoff import Backoff
-from defserve.base.concurrency import BackgroundTasks
+from defserve.base.concurrency import BackgroundTasks, wait_for_shared
 from defserve.core.messages import Params
 from defserve.errors import DefserveError, LimitExceeded, Refused
 from defserve.protocols.mcp.events.draft import (
@@ -122,7 +122,7 @@ class EventHub:
                 return await self.log.read_page(name, cursor)
             reading = asyncio.create_task(self.log.read_page(name, cursor))
             known = self._pages[key] = SharedPage(mark, now + SHARED_PAGE_SECONDS, reading)
-        return await asyncio.shield(known.reading)
+        return await wait_for_shared(known.reading)
 
     def wake(self, name: str = "") -> None:
         """Something was added to the log of this type. Without a name, perhaps to any, and types may have changed."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from defserve.auth.authority import AUTHENTICATION_HINT, is_stranger
 from defserve.auth.principals import Principal
+from defserve.base.concurrency import wait_for_shared
 from defserve.core.call import Call
 from defserve.core.extension import Handler, Next, Wrapper
 from defserve.core.messages import Params
@@ -226,7 +227,7 @@ async def run_uninterrupted(call: Call, work: Coroutine[Any, Any, Any]) -> None:
     """Do something to its end, even if the call is cancelled. The cancellation takes effect afterwards."""
     task = cast("asyncio.Task[Any]", call.engine.spawn(work))
     try:
-        await asyncio.shield(task)
+        await wait_for_shared(task)
     except asyncio.CancelledError:
         if not task.done():
             await asyncio.wait([task])
