@@ -1,4 +1,4 @@
-"""Tasks that run on their own, futures that several wait for, and changes in a folder that one process makes at a time."""
+"""Background tasks, futures that several wait for, and changes in a folder that one process makes at a time."""
 
 from __future__ import annotations
 
