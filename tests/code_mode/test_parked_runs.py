@@ -62,6 +62,16 @@ async def step(peer: Raw, code: str, asked: Json | None = None) -> Json:
     return reply.get("result") or reply["error"]
 
 
+async def ask_until(peer: Raw, code: str, questions: int) -> Json:
+    """The first answer that has so many questions. On a busy machine, one of several tools side by side asks later."""
+    asked = await step(peer, code)
+    while len(asked["inputRequests"]) < questions:
+        nothing = {**answers(asked, named), "inputResponses": {}}
+        params = {"name": "run_code", "arguments": {"code": code}, **nothing}
+        asked = (await peer.ask("tools/call", params))["result"]
+    return asked
+
+
 CODE = "note('first')\nx = greet('ada')\nnote('second')\ny = greet('bob')\nnote('third')\n[x, y]"
 
 
@@ -82,8 +92,7 @@ async def test_questions_of_calls_side_by_side_travel_together():
     ran: list[str] = []
     code = "import asyncio\nawait asyncio.gather(*[greet(n) for n in ['ada', 'bob', 'cy']], note('beside'))"
     async with raw(asking(ran), STATELESS, ASKS) as peer:
-        first = await step(peer, code)
-        assert len(first["inputRequests"]) == 3
+        first = await ask_until(peer, code, 3)
         done = value(await step(peer, code, first))
     assert done == ["hello ADA", "hello BOB", "hello CY", "beside"]
     assert sorted(line for line in ran if line.startswith("greets")) == ["greets ADA", "greets BOB", "greets CY"]
@@ -95,10 +104,7 @@ async def test_one_of_two_answers_leaves_the_other_question_open():
     code = "import asyncio\nawait asyncio.gather(greet('ada'), greet('bob'))"
     async with raw(asking(ran), STATELESS, ASKS) as peer:
         again = {"name": "run_code", "arguments": {"code": code}}
-        first = await step(peer, code)
-        while len(first["inputRequests"]) < 2:  # on a busy machine the second tool asks later
-            nothing = {**answers(first, named), "inputResponses": {}}
-            first = (await peer.ask("tools/call", {**again, **nothing}))["result"]
+        first = await ask_until(peer, code, 2)
         half = answers(first, named)
         half["inputResponses"].pop(sorted(half["inputResponses"])[1])
         second = (await peer.ask("tools/call", {**again, **half}))["result"]
