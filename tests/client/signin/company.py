@@ -58,6 +58,8 @@ class Company:
         }
         self.pages: dict[str, Json] = {}
         """Further documents, by their path."""
+        self.missing_status = 404
+        """What a path without a document is answered with."""
         self.token_fields: Json = {"token_type": "Bearer", "expires_in": 3600}
         self.answer_fields: dict[str, str] = {}
         """What the issuer adds to, or changes in, the address that the person is sent back to."""
@@ -97,7 +99,7 @@ class Company:
                 "/.well-known/oauth-authorization-server": self.issuer,
                 **self.pages,
             }
-            await _json(exchange, 200 if documents.get(path) else 404, documents.get(path) or {})
+            await _json(exchange, 200 if documents.get(path) else self.missing_status, documents.get(path) or {})
 
     async def _serve(self, exchange: Exchange) -> None:
         scheme, _, token = exchange.headers.get("authorization", "").partition(" ")

@@ -181,6 +181,15 @@ def test_a_file_that_is_broken_newer_or_of_another_server_is_no_sign_in(folder: 
         store.load_credential(URL)
 
 
+def test_a_file_that_cannot_be_read_hides_no_other_sign_in(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = FileCredentialStore(folder, None)
+    store.store_credential(made())
+    (folder / "0.json").write_text(json.dumps({"format": 2, "server": "https://other.example/mcp"}))
+    (folder / "0.json").chmod(0o600)
+    assert list(store.servers()) == [URL]
+    assert "format 2" in caplog.text
+
+
 @for_each_row(
     ("one", "other", "is_same"),
     [

@@ -378,6 +378,18 @@ async def test_a_server_of_2025_03_26_is_its_own_issuer(there: Company) -> None:
     assert there.visits[0]["resource"] == there.url and len(there.forms) == 1
 
 
+@for_each_row("status", [429, 500, 503])
+async def test_metadata_that_cannot_be_had_now_is_not_taken_for_metadata_that_is_not_there(status: int) -> None:
+    async with company() as there:
+        there.missing_status = status
+        for cleared in (there.issuer, there.resource):
+            cleared.clear()
+            there.challenge = "" if not there.resource else None
+            with pytest.raises(SignInError, match=f"cannot be had: HTTP {status}"):
+                await call(there)
+        assert not there.visits and not there.forms
+
+
 async def test_a_client_acts_for_itself(there: Company) -> None:
     assert await call(there, ClientCredentials("me", "secret")) == "3"
     assert there.forms[0]["grant_type"] == "client_credentials" and there.forms[0]["scope"] == "read"

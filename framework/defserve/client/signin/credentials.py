@@ -493,7 +493,12 @@ class FileCredentialStore:
 
     def servers(self) -> Iterator[str]:
         for path in sorted(self._folder.glob("*.json")):
-            if server := string_or_none(self._document(path).get("server")):
+            try:
+                server = string_or_none(self._document(path).get("server"))
+            except UsageError as error:  # one file that cannot be read hides none of the others
+                log.warning("%s", error)
+                continue
+            if server:
                 yield server
 
     def get_credential_path(self, server: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -76,24 +76,34 @@ def _choose_issuer(server: str, issuers: Sequence[str], trusted: str | None) -> 
 async def _resource(server: str, challenge: OAuthChallenge, fetcher: Fetcher) -> ResourceMetadata | None:
     """What the server publishes of itself: where its challenge says, else at the usual places."""
     named = challenge.parameters.get("resource_metadata")
-    for url in (named,) if named else list_resource_metadata_urls(server):
-        found = await fetcher.get(url, "the server's metadata at")
-        if found.is_good:
-            return read_resource_metadata(found.document, server)
-        log.debug("no metadata at %s: HTTP %s", url, found.status)
+    urls = (named,) if named else list_resource_metadata_urls(server)
+    document = await _fetch_first(urls, "the server's metadata at", fetcher)
+    if document is not None:
+        return read_resource_metadata(document, server)
     if named:
         raise SignInError(f"{server} says that its metadata is at {named}, where there is none")
     return None
 
 
 async def _issuer(issuer: str, fetcher: Fetcher, *, is_required: bool) -> IssuerMetadata | None:
-    for url in list_issuer_metadata_urls(issuer):
-        found = await fetcher.get(url, "the issuer's metadata at")
-        if found.is_good:
-            return read_issuer_metadata(found.document, issuer)
-        log.debug("no metadata at %s: HTTP %s", url, found.status)
+    document = await _fetch_first(list_issuer_metadata_urls(issuer), "the issuer's metadata at", fetcher)
+    if document is not None:
+        return read_issuer_metadata(document, issuer)
     if is_required:
         raise SignInError(f"the issuer {issuer} publishes no metadata", fix="tell who runs it; see RFC 8414")
+    return None
+
+
+async def _fetch_first(urls: Iterable[str], what: str, fetcher: Fetcher) -> Json | None:
+    """The first document there is. Raises SignInError if one that may be there cannot be had now."""
+    for url in urls:
+        found = await fetcher.get(url, what)
+        if found.is_good:
+            return found.document
+        # It may be there later. To go on without it would be to guess endpoints that it may contradict.
+        if found.status == 429 or found.status >= 500:
+            raise SignInError(f"{what} {url} cannot be had: HTTP {found.status}", fix="try again later")
+        log.debug("no metadata at %s: HTTP %s", url, found.status)
     return None
 
 
