@@ -100,6 +100,24 @@ async def test_the_same_server_may_be_written_in_another_way(before: str, after:
         assert await link.receive() is None
 
 
+async def test_a_path_with_two_slashes_is_no_other_server():
+    paths: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        is_post = scope["method"] == "POST"
+        await send({"type": "http.response.start", "status": 202 if is_post else 200, "headers": STREAM})
+        if is_post:
+            paths.append(scope["raw_path"].decode())
+        address = f"event: endpoint\ndata: http://127.0.0.1:{scope['server'][1]}//127.0.0.1:1/messages\n\n"
+        await send({"type": "http.response.body", "body": b"" if is_post else address.encode()})
+
+    async with serving(_http_only(app), "/sse") as url:
+        link = await LegacySseLink.connect(url, token="secret")
+        await link.send(b"{}")
+        await link.aclose()
+    assert paths == ["//127.0.0.1:1/messages"]
+
+
 async def test_an_address_that_is_none_is_told_at_once():
     async with streaming(b"event: endpoint\ndata: http://[") as url:
         with pytest.raises(PeerError, match="not an address"):
