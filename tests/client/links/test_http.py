@@ -5,13 +5,17 @@ import builtins
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from defserve.base.http_connection import BrokenHttpConnection
-from defserve.client import Answers, Client, HttpLink
+from defserve.client import Answers, Client, HttpLink, StoredSignIn
 from defserve.client.links import endpoint, event_streams, http
+from defserve.client.signin.credentials import Credential, DpopProofKey, MemoryCredentialStore, Tokens
+from defserve.client.signin.issuer import ClientRegistration, IssuerMetadata
+from defserve.core.json_values import decode_base64url
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from tests.client.pretend import forward
 from tests.client.web import Exchange, SlowAuthorizer, event, web
@@ -732,6 +736,9 @@ class Unwilling:
         self.challenges.append(challenge.status)
         raise PeerError("nobody signs in")
 
+    def adopt_nonce(self, challenge: Any) -> bool:
+        return False
+
     def on_request_accepted(self, headers: Any) -> None: ...
 
     async def aclose(self) -> None: ...
@@ -751,6 +758,32 @@ async def test_nobody_signs_in_to_end_a_session():
         assert await link.receive()
         await link.aclose()
         assert [exchange.verb for exchange in server.seen] == ["POST", "DELETE"] and not authorizer.challenges
+
+
+async def test_the_end_of_a_session_is_said_again_with_the_nonce_that_is_wanted_by_then():
+    ended: list[str] = []
+
+    async def want_another_nonce(exchange: Exchange) -> None:
+        _, proof, _ = exchange.headers["dpop"].split(".")
+        nonce = json.loads(decode_base64url(proof)).get("nonce")
+        if exchange.verb != "DELETE":
+            await exchange.answer({}, mcp_session_id="s", dpop_nonce="first")
+        elif nonce != "second":
+            await exchange.respond(401, www_authenticate='DPoP error="use_dpop_nonce"', dpop_nonce="second")
+        else:
+            ended.append(exchange.headers["mcp-session-id"])
+            await exchange.respond(204)
+
+    async with web(want_another_nonce) as server:
+        store = MemoryCredentialStore()
+        issuer, client = IssuerMetadata("https://issuer.example"), ClientRegistration("me")
+        known = Credential(server.url, server.url, issuer, client, key=DpopProofKey())
+        store.store_credential(replace(known, tokens=Tokens("token", "DPoP")))
+        link = HttpLink(server.url, authorizer=StoredSignIn(store).authorizer(server.url))
+        await link.send(b'{"jsonrpc":"2.0","id":1,"method":"initialize"}')
+        assert await link.receive()
+        await link.aclose()
+    assert ended == ["s"]
 
 
 async def test_a_refusal_that_ends_in_an_error_leaves_no_connection_open():

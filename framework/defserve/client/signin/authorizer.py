@@ -159,17 +159,23 @@ class ServerAuthorizer:
     async def handle_challenge(self, challenge: HttpChallenge) -> bool:
         """Whether there are other credentials now, so that the request is worth sending again. Raises PeerError."""
         said = parse_oauth_challenge(challenge.headers.get("www-authenticate", ""))
-        nonce = challenge.headers.get("dpop-nonce")
-        if nonce and nonce != self._nonce:
-            self._nonce = nonce
-            if said.error == USE_DPOP_NONCE_ERROR:
-                return True
+        if self.adopt_nonce(challenge):
+            return True
         if challenge.status == 403 and said.error != "insufficient_scope":
             return False
         credential = self.credential
         if credential is not None and credential.tokens is not None and challenge.sent != _authorization(credential):
             return True  # it was renewed while the request was under way
         return await self._alone(self._renew(challenge.status, said, classify_server_reach(challenge.peers)))
+
+    def adopt_nonce(self, challenge: HttpChallenge) -> bool:
+        """Keep the nonce of a refusal. Whether its lack was all that was wrong (RFC 9449 §9)."""
+        nonce = challenge.headers.get("dpop-nonce")
+        if not nonce or nonce == self._nonce:
+            return False
+        self._nonce = nonce
+        said = parse_oauth_challenge(challenge.headers.get("www-authenticate", ""))
+        return said.error == USE_DPOP_NONCE_ERROR
 
     async def sign_in(self) -> Credential:
         """Get tokens for a server that has not asked for any. Raises SignInError, also if it names no issuer."""
