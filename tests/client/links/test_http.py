@@ -18,7 +18,7 @@ from defserve.client.signin.issuer import ClientRegistration, IssuerMetadata
 from defserve.core.json_values import decode_base64url
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from tests.client.pretend import forward
-from tests.client.web import Exchange, SlowAuthorizer, event, web
+from tests.client.web import Exchange, RenewingAuthorizer, SlowAuthorizer, event, web
 from tests.rows import for_each_row
 from tests.waiting import until
 
@@ -707,6 +707,24 @@ async def test_a_farewell_that_is_called_off_leaves_no_connection_open():
         with pytest.raises(asyncio.CancelledError):
             await farewell
         assert await waiting is None
+        with pytest.raises(BrokenHttpConnection, match="closed"):
+            await link._endpoint.send("GET", {})  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_an_end_that_waits_for_an_issuer_and_is_called_off_leaves_no_connection_open():
+    async def answer(exchange: Exchange) -> None:
+        await exchange.answer({})
+
+    async with web(answer) as server:
+        authorizer = RenewingAuthorizer()
+        there: Any = authorizer
+        link = HttpLink(server.url, authorizer=there)
+        await link.send(b'{"jsonrpc":"2.0","id":1,"method":"initialize"}')
+        ending = asyncio.create_task(link.aclose())
+        await authorizer.closing.wait()
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
         with pytest.raises(BrokenHttpConnection, match="closed"):
             await link._endpoint.send("GET", {})  # pyright: ignore[reportPrivateUsage]
 

@@ -16,7 +16,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from defserve.client import Client, WebSocketLink
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.serve import outbound
-from tests.client.web import Exchange, web
+from tests.client.web import Exchange, RenewingAuthorizer, web
 
 pytestmark = pytest.mark.anyio
 
@@ -133,6 +133,22 @@ async def test_closing_twice_is_harmless():
         link = await WebSocketLink.connect(url)
         await link.aclose()
         await link.aclose()
+        with pytest.raises(PeerGone):
+            await link.receive()
+
+
+async def test_an_end_that_waits_for_an_issuer_and_is_called_off_closes_the_connection():
+    async with serving(echo) as url:
+        authorizer = RenewingAuthorizer()
+        there: Any = authorizer
+        link = await WebSocketLink.connect(url.replace("ws://127.0.0.1", "WS://LOCALHOST"), authorizer=there)
+        # What a proof of possession signs is the address as it is asked for.
+        assert authorizer.urls == [url.replace("ws://127.0.0.1", "http://localhost")]
+        ending = asyncio.create_task(link.aclose())
+        await authorizer.closing.wait()
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
         with pytest.raises(PeerGone):
             await link.receive()
 

@@ -253,8 +253,10 @@ class AuthorizedEndpoint(HttpEndpoint):
 
     async def aclose(self) -> None:
         """Close the connections, and give up a sign-in that is under way."""
-        await self._authorizer.aclose()
-        await super().aclose()
+        try:
+            await self._authorizer.aclose()
+        finally:
+            await super().aclose()
 
 
 def make_endpoint(
