@@ -93,6 +93,9 @@ def test_a_secret_that_a_variable_has_as_its_default_is_hidden_too() -> None:
 def test_a_token_is_hidden_without_the_word_before_it() -> None:
     launch = ServerLaunch(url="https://example.org", headers={"Authorization": "Bearer hunter22"})
     assert launch.make_redactor({})("hunter22, Bearer hunter22") == "[redacted], [redacted]"
+    launch = ServerLaunch(url="https://example.org", headers={"Authorization": "${AUTH}", "X-Greeting": "${GREETING}"})
+    redact = launch.make_redactor({"AUTH": "Bearer hunter22", "GREETING": "good morning"})
+    assert redact("hunter22, Bearer hunter22, morning") == "[redacted], ${AUTH}, morning"
 
 
 def test_a_short_value_is_hidden_only_where_it_stands_alone() -> None:

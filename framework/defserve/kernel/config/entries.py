@@ -89,7 +89,8 @@ class ServerLaunch:
         former = [value for values in known.values() for value in values[1:]]
         literal = [value for value in secret if "${" not in value]
         # Of `Bearer …` the second word may stand alone in what a server writes.
-        words = [found[1] for value in literal if (found := AUTHORIZATION_VALUE.fullmatch(value))]
+        filled = [value for name, value in used.items() if name in known or name in names_in(secret)]
+        words = [found[1] for value in (*literal, *filled, *former) if (found := AUTHORIZATION_VALUE.fullmatch(value))]
         return Hidden(used, [*literal, *words, *former])
 
     @property
