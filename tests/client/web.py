@@ -171,5 +171,6 @@ class RenewingAuthorizer(SlowAuthorizer):
         return self.shown
 
     async def aclose(self) -> None:
-        self.closing.set()
-        await asyncio.Event().wait()
+        if not self.closing.is_set():
+            self.closing.set()
+            await asyncio.Event().wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from defserve.client.targets import connect_url
 from defserve.errors import PeerError, PeerGone
 from defserve.serve.address import CredentialsRequired, SignInError
 from tests.client.links.asgi import serving
-from tests.client.web import SlowAuthorizer
+from tests.client.web import RenewingAuthorizer, SlowAuthorizer
 from tests.rows import for_each_row
 from tests.testing import calculator
 
@@ -116,6 +117,20 @@ async def test_a_path_with_two_slashes_is_no_other_server():
         await link.send(b"{}")
         await link.aclose()
     assert paths == ["//127.0.0.1:1/messages"]
+
+
+async def test_an_end_that_waits_for_an_issuer_and_is_called_off_leaves_no_connection_open():
+    authorizer = RenewingAuthorizer()
+    there: Any = authorizer
+    async with serving(calculator.server.asgi(legacy_sse=True), "/sse") as url:
+        link = await LegacySseLink.connect(url, authorizer=there)
+        ending = asyncio.create_task(link.aclose())
+        await authorizer.closing.wait()
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        with pytest.raises(PeerGone, match="closed"):
+            await link.send(b"{}")
 
 
 async def test_an_address_that_is_none_is_told_at_once():

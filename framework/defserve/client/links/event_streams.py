@@ -383,12 +383,16 @@ class LegacySseLink:
         """Close the stream; the server ends the session then. Safe to call twice."""
         self._closed = True
         self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        if self._inbox.empty():
-            self._inbox.put_nowait(None)
-        await self._stream.aclose()
-        if self._posts.done() and not self._posts.cancelled() and self._posts.exception() is None:
-            await self._posts.result().aclose()
+        try:
+            await asyncio.gather(self._reader, return_exceptions=True)
+        finally:
+            if self._inbox.empty():
+                self._inbox.put_nowait(None)
+            try:
+                await self._stream.aclose()
+            finally:
+                if self._posts.done() and not self._posts.cancelled() and self._posts.exception() is None:
+                    await self._posts.result().aclose()
 
     async def _read_events(self) -> None:
         try:
