@@ -286,7 +286,9 @@ class ServerAuthorizer:
         scopes = (*before, *first, *(challenge.scopes if before else ()))
         if isinstance(self._grant, PersonGrant) and OFFLINE_SCOPE in found.issuer.scopes:
             scopes = (*scopes, OFFLINE_SCOPE)
-        key = DpopProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
+        # Where a server takes both kinds of tokens, its issuer may give bearer tokens alone.
+        is_bound = challenge.scheme == "dpop" and bool(found.issuer.dpop_algorithms or not challenge.takes_bearer)
+        key = DpopProofKey() if self._how.dpop or found.resource.wants_dpop or is_bound else None
         asked, claims = tuple(dict.fromkeys(scopes)), read_claims_request(challenge)
         credential = await self._grant.obtain(
             GrantRequest(self._url, found, asked, fetcher, key, self.credential, claims)
