@@ -308,7 +308,8 @@ class ServerAuthorizer:
                 "refresh_token": before.tokens.refresh_token,
                 "resource": before.resource,
             }
-            endpoint = TokenEndpoint(before.issuer, before.client, Fetcher(before.reach), proof_key=before.key)
+            key = before.key if before.tokens.type == "DPoP" else None
+            endpoint = TokenEndpoint(before.issuer, before.client, Fetcher(before.reach), proof_key=key)
             self._is_settled.clear()
             try:
                 tokens = await endpoint.request_tokens(form, before.tokens.scopes)
