@@ -128,6 +128,15 @@ async def test_nobody_at_the_address_is_told_without_its_secrets():
     assert "hunter2" not in str(gone.value)
 
 
+async def test_an_address_that_cannot_be_is_told():
+    for url in ("ws://127.0.0.1:99999/", "ws://127.0.0.1:x/", "ws://["):
+        with pytest.raises(UsageError, match=r"is not a ws\(s\) address"):
+            await WebSocketLink.connect(url)
+    for host in ("a..example", f"{'a' * 70}.example"):
+        with pytest.raises(PeerGone, match="cannot be reached"):
+            await WebSocketLink.connect(f"ws://{host}/")
+
+
 async def test_closing_twice_is_harmless():
     async with serving(echo) as url:
         link = await WebSocketLink.connect(url)
