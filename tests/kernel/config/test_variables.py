@@ -88,6 +88,8 @@ def test_a_secret_that_a_variable_has_as_its_default_is_hidden_too() -> None:
     launch = ServerLaunch("x", env={"API_TOKEN": "${TOKEN:-hunter22}", "MODE": "${MODE:-plain}"})
     assert launch.make_redactor({})("hunter22 in plain") == "${TOKEN} in plain"
     assert launch.make_redactor({"TOKEN": "other123"})("other123 in plain") == "${TOKEN} in plain"
+    both = ServerLaunch("x", env={"A_TOKEN": "${TOKEN:-hunter22}", "B_TOKEN": "${TOKEN:-hunter33}"})
+    assert both.make_redactor({})("hunter22 and hunter33") == "[redacted] and ${TOKEN}"
 
 
 def test_a_token_is_hidden_without_the_word_before_it() -> None:
