@@ -10,6 +10,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from defserve import Auth, Context, Server, UsageError
 from defserve.auth import IssuerUnavailable, auth_options
-from defserve.auth.api_keys import TOUCH, ApiKeys, KeyFile
+from defserve.auth.api_keys import TOUCH, ApiKeys, KeyFile, find_ended_credentials
 from defserve.auth.bearer_tokens import TokenVerifier
 from defserve.auth.principals import ApiKeyPrincipal, scope_of
 from defserve.protocols.mcp.numbered_errors import NumberedErrors
@@ -80,6 +81,22 @@ async def test_a_key_that_is_damaged_is_named_and_can_be_revoked(keys: ApiKeys) 
         await keys.keys()
     assert await keys.revoke(damaged) and not await keys.revoke(damaged)
     assert [key.id for key in await keys.keys()] == [good.id]
+
+
+@for_each_row(
+    ("member", "value"), [("expires_at", "2027-01-01"), ("hash", None), ("principal", 5), ("permissions", [1])]
+)
+async def test_a_key_with_a_value_of_another_type_is_damaged_and_touches_no_other(
+    keys: ApiKeys, member: str, value: object
+) -> None:
+    damaged, good = await keys.create("alice"), (await keys.create("bob")).key
+    edited = {**asdict(damaged.key), member: value}
+    await keys._store.change(StoreChange(API_KEYS_SPACE, {damaged.key.id: json.dumps(edited).encode()}))
+    with pytest.raises(IssuerUnavailable, match=damaged.key.id):
+        await keys.check_token(damaged.token)
+    assert await keys.revoke(good.id)
+    shown = [f"key:{id}" for id in (damaged.key.id, good.id)]
+    assert await find_ended_credentials(keys, shown) == {f"key:{good.id}"}
 
 
 @for_each_row("setting", [{"expires_in": float("nan")}, {"per_minute": 0}, {"expires_in": -1.0}])

@@ -442,6 +442,38 @@ async def test_in_a_session_a_resource_is_subscribed_to_for_as_long_as_somebody_
         assert server.asked("resources/unsubscribe") == [{"uri": "a:c"}, {"uri": "a:b"}]
 
 
+async def test_a_stream_that_begins_while_another_one_closes_keeps_its_subscription() -> None:
+    held: list[Any] = []
+
+    def unsubscribe(request: dict[str, Any]) -> Any:
+        held.append(request["id"])
+        return SILENCE
+
+    server = PretendServer({"resources/subscribe": {}, "resources/unsubscribe": unsubscribe})
+    async with Client(server, version="2025-11-25") as client:
+        first = client.listen(uris=["a:b", "a:c"])
+        await first.open()
+        closing = asyncio.create_task(first.close())
+        await server.told(lambda message: message["method"] == "resources/unsubscribe")
+        await client.listen(uris=["a:c"]).open()
+        server.say({"id": held[0], "result": {}})
+        await closing
+    assert server.asked("resources/unsubscribe") == [{"uri": "a:b"}]
+
+
+async def test_in_a_session_a_stream_and_a_subscription_of_the_same_resource_do_not_end_each_other() -> None:
+    server = PretendServer({"resources/subscribe": {}, "resources/unsubscribe": {}})
+    async with Client(server, version="2025-11-25") as client:
+        await client.subscribe("a:b")
+        async with client.listen(uris=["a:b"]):
+            pass
+        assert server.asked("resources/unsubscribe") == []
+        async with client.listen(uris=["a:b"]):
+            await client.unsubscribe("a:b")
+            assert server.asked("resources/unsubscribe") == []
+        assert server.asked("resources/unsubscribe") == [{"uri": "a:b"}]
+
+
 async def test_of_several_resources_none_stays_subscribed_to_if_one_is_refused() -> None:
     def subscribe(request: dict[str, Any]) -> dict[str, Any]:
         if request["params"]["uri"] == "a:c":

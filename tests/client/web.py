@@ -156,3 +156,21 @@ class SlowAuthorizer:
     def on_request_accepted(self, headers: Any) -> None: ...
 
     async def aclose(self) -> None: ...
+
+
+class RenewingAuthorizer(SlowAuthorizer):
+    """An authorizer whose issuer never answers, so that its end takes long. It keeps the addresses it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.urls: list[str] = []
+        self.closing = asyncio.Event()
+
+    async def headers(self, method: str, url: str) -> dict[str, str]:
+        self.urls.append(url)
+        return self.shown
+
+    async def aclose(self) -> None:
+        if not self.closing.is_set():
+            self.closing.set()
+            await asyncio.Event().wait()

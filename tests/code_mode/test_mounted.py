@@ -46,3 +46,31 @@ async def test_a_question_of_a_mounted_tool_reaches_the_client_of_the_code(behin
         assert "far_greet(log: str) -> " in (await peer.call("describe_tools"))["content"][0]["text"]
     assert asked == ["first", "Server 'far' asks: Who is ada?", "last"]
     assert log.read_text() == "greeted Ada\n"
+
+
+ODD = """
+import json, sys
+
+ANSWERS = {
+    "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "odd"}},
+    "tools/list": {"tools": [{"name": "odd", "inputSchema": {"type": "object"}}]},
+    "tools/call": {"content": [1]},
+}
+for request in map(json.loads, sys.stdin):
+    if "id" in request:
+        answer = ANSWERS.get(request["method"])
+        outcome = {"error": {"code": -32601, "message": "no"}} if answer is None else {"result": answer}
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **outcome}), flush=True)
+"""
+
+
+@pytest.mark.slow
+async def test_code_can_handle_a_result_of_a_mounted_tool_that_is_no_content(tmp_path: Path):
+    path = tmp_path / "odd.py"
+    path.write_text(ODD)
+    server = Server("front", "1", code_mode=True)
+    server.mount(Command(sys.executable, str(path)), prefix="far")
+    async with raw(server, STATELESS, ASKS) as peer:
+        await until(lambda: server.mcp.tools.registry.get("far_odd") is not None)
+        code = "try:\n    x = far_odd()\nexcept RuntimeError as error:\n    x = str(error)\nx"
+        assert "no list of blocks" in value(await run(peer, code, dict))

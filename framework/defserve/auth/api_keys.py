@@ -321,9 +321,19 @@ def _decode_key(id: str, value: bytes) -> ApiKey:
     try:
         kept: dict[str, Any] = json.loads(value)
         lists: dict[str, Any] = {name: tuple(kept[name]) for name in ("permissions", "scopes")}
-        return ApiKey(**{**kept, **lists})
+        key = ApiKey(**{**kept, **lists})
+        _check_types((key.id, key.principal, key.hash, *key.permissions, *key.scopes), str)
+        numbers = (key.last_used, key.expires_at, key.per_minute, key.per_hour)
+        _check_types((key.created_at, *(number for number in numbers if number is not None)), (int, float))
+        return key
     except (ValueError, TypeError, KeyError):
         raise StoreCorrupt(f"the API key {id} in the store cannot be read: revoke it, and make another") from None
+
+
+def _check_types(values: Iterable[object], kind: type | tuple[type, ...]) -> None:
+    """Somebody may have edited the file."""
+    if not all(isinstance(value, kind) for value in values):
+        raise TypeError
 
 
 # -- API keys in a JSON file that its user alone can read. One process at a time replaces it as a whole.

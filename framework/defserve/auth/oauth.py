@@ -131,6 +131,8 @@ class OAuthChallenge(NamedTuple):
 
     scheme: str
     parameters: Mapping[str, str]
+    takes_bearer: bool = False
+    """Whether the server takes bearer tokens, too."""
 
     @property
     def error(self) -> str:
@@ -163,7 +165,10 @@ def parse_challenges(header: str) -> list[OAuthChallenge]:
 def parse_oauth_challenge(header: str) -> OAuthChallenge:
     """The challenge that asks for a token; `NO_CHALLENGE` if there is none. One that names an error is preferred."""
     asked = [each for each in parse_challenges(header) if each.scheme in _SCHEMES]
-    return next((each for each in asked if each.error), asked[0] if asked else NO_CHALLENGE)
+    if not asked:
+        return NO_CHALLENGE
+    found = next((each for each in asked if each.error), asked[0])
+    return found._replace(takes_bearer=any(each.scheme == "bearer" for each in asked))
 
 
 # -- Which URLs may be trusted with keys and identities: https anywhere, http only on this machine.

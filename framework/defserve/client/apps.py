@@ -7,7 +7,6 @@ only tools of its own server that are visible to views.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -92,7 +91,7 @@ def _parse_view(uri: str, read: Any) -> tuple[str, Json]:
     if isinstance(blob := content.get("blob"), str):
         try:
             html = base64.b64decode(blob, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             raise PeerError(f"the view {uri!r} is not UTF-8 in base64") from None
     if not isinstance(html, str):
         raise PeerError(f"the view {uri!r} has no HTML")

@@ -328,23 +328,30 @@ class Client(ServerRequests):
 
     async def subscribe(self, uri: str) -> None:
         """Have changes of a resource reported to `on_notification`."""
-        if not self.stateless:
-            await self.request("resources/subscribe", {"uri": uri})
-        elif self._watched.get(uri) not in self._listeners:  # or the server has ended it
+        events = self._watched.get(uri)
+        if self.stateless and events in self._listeners:  # else the server has ended it
+            return
+        if self.stateless or events is None:
             events = self._watched[uri] = self._news(UpdateFilter(uris=(uri,), is_read=False))
-            try:
-                await events.open()
-            except BaseException:
-                if self._watched.get(uri) is events:
-                    del self._watched[uri]
-                raise
+        try:
+            await events.open()
+        except BaseException:
+            if self._watched.get(uri) is events:
+                del self._watched[uri]
+            raise
 
     async def unsubscribe(self, uri: str) -> None:
         """Stop reports of changes of a resource."""
-        if not self.stateless:
+        events = self._watched.pop(uri, None)
+        if self.stateless:
+            if events is not None:
+                await events.close()
+            return
+        if events is not None:
+            self._listeners.discard(events)
+        # Streams read the same subscription.
+        if not any(uri in other.wanted.uris for other in self._listeners):
             await self.request("resources/unsubscribe", {"uri": uri})
-        elif events := self._watched.pop(uri, None):
-            await events.close()
 
     def listen(
         self,
@@ -365,7 +372,7 @@ class Client(ServerRequests):
     def _news(self, wanted: UpdateFilter) -> UpdateStream[ServerUpdate]:
         if self.stateless:
             return StatelessUpdateStream(wanted, self._listeners, self._conversation, self._open, self.timeout)
-        return HandshakeUpdateStream(wanted, self._listeners, self.subscribe, self.unsubscribe)
+        return HandshakeUpdateStream(wanted, self._listeners, self.request)
 
     def subscribe_events(
         self, channels: Sequence[str], *, min_severity: str | None = None, every: float = 1.0

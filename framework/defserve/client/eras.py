@@ -375,16 +375,15 @@ class HandshakeUpdateStream(UpdateStream[ServerUpdate]):
         self,
         wanted: UpdateFilter,
         listeners: set[UpdateStream[Any]],
-        subscribe: Callable[[str], Awaitable[object]],
-        unsubscribe: Callable[[str], Awaitable[object]],
+        request: Callable[[str, Mapping[str, Any]], Awaitable[object]],
     ) -> None:
         super().__init__(wanted, listeners)
-        self._subscribe, self._unsubscribe = subscribe, unsubscribe
+        self._request = request
 
     async def _begin(self) -> None:
         for place, uri in enumerate(self.wanted.uris):
             try:
-                await self._subscribe(uri)
+                await self._request("resources/subscribe", {"uri": uri})
             except PeerError:
                 await self._end_subscriptions(self.wanted.uris[:place])
                 raise
@@ -394,11 +393,11 @@ class HandshakeUpdateStream(UpdateStream[ServerUpdate]):
 
     async def _end_subscriptions(self, uris: Sequence[str]) -> None:
         """Except those that another stream reads: there is one subscription of a resource in a session."""
-        others = {uri for other in self._listeners if other is not self for uri in other.wanted.uris}
         for uri in uris:
-            if uri not in others:
+            # Asked each time: another stream may begin while the server answers.
+            if not any(uri in other.wanted.uris for other in self._listeners if other is not self):
                 try:
-                    await self._unsubscribe(uri)
+                    await self._request("resources/unsubscribe", {"uri": uri})
                 except (PeerGone, PeerTimeout):
                     return
                 except PeerError:

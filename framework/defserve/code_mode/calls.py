@@ -12,7 +12,7 @@ from defserve.core.call import Call, InnerCall
 from defserve.core.json_values import find_limit_violation, is_mapping, is_object
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
-from defserve.errors import ProtocolError
+from defserve.errors import PeerError, ProtocolError
 from defserve.limits import Limits
 from defserve.protocols.mcp.app_policy import is_view_only
 from defserve.protocols.mcp.errors import ERROR_META_KEY, build_tool_failure, unwrap_exception_group
@@ -84,6 +84,8 @@ async def run_tool_call(inner: InnerCall, tool: Tool) -> ProgramCallAnswer:
         return ProgramCallAnswer(
             to_jsonable_python(extract_result_value(result, tool.returns.bare_scalar_schema or tool.returns.schema))
         )
+    except PeerError as error:  # of a mounted server
+        return ProgramCallAnswer(error="RuntimeError", message=error.message)
     except (PydanticSerializationError, ValueError) as error:
         return ProgramCallAnswer(error="RuntimeError", message=f"the result of {tool.name} has no JSON form: {error}")
 

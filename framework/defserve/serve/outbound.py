@@ -415,7 +415,13 @@ async def dial_websocket(
     `options` are those of `websockets.connect`. Raises PeerError if it is refused, PeerGone if nobody is there,
     UsageError without `websockets`.
     """
-    library, parts = import_websockets(), urlsplit(url)
+    library = import_websockets()
+    wrong = UsageError(f"{url!r} is not a ws(s) address", fix="write it in full: ws://127.0.0.1:8000/mcp")
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise wrong from None
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     credentials = {"Authorization": f"Bearer {token}"} if token else {}
     defaults: dict[str, Any] = {
@@ -436,10 +442,10 @@ async def dial_websocket(
             **(defaults | options),
         )
     except library.InvalidURI:
-        raise UsageError(f"{url!r} is not a ws(s) address", fix="write it in full: ws://127.0.0.1:8000/mcp") from None
+        raise wrong from None
     except library.InvalidStatus as error:
         raise _refusal(address, error.response, peers) from None
-    except (OSError, TimeoutError, library.InvalidHandshake) as error:
+    except (OSError, TimeoutError, UnicodeError, library.InvalidHandshake) as error:  # also a name no resolver takes
         raise AddressUnreachable(f"{address} cannot be reached: {error or type(error).__name__}") from None
     return socket, address
 

@@ -76,6 +76,7 @@ async def test_a_view_may_come_as_a_blob_and_by_the_older_link():
         ([{"uri": "ui://v", "mimeType": MIME}], "has no HTML"),
         ([{"uri": "ui://v", "mimeType": MIME, "blob": "/w=="}], "not UTF-8"),
         ([{"uri": "ui://v", "mimeType": MIME, "blob": "<p>"}], "not UTF-8 in base64"),
+        ([{"uri": "ui://v", "mimeType": MIME, "blob": "é"}], "not UTF-8 in base64"),
     ],
 )
 async def test_a_view_that_no_host_may_show_is_refused_before_the_tool_is_called(contents: Any, problem: str):

@@ -5,16 +5,20 @@ import builtins
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from defserve.base.http_connection import BrokenHttpConnection
-from defserve.client import Answers, Client, HttpLink
+from defserve.client import Answers, Client, HttpLink, StoredSignIn
 from defserve.client.links import endpoint, event_streams, http
+from defserve.client.signin.credentials import Credential, DpopProofKey, MemoryCredentialStore, Tokens
+from defserve.client.signin.issuer import ClientRegistration, IssuerMetadata
+from defserve.core.json_values import decode_base64url
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from tests.client.pretend import forward
-from tests.client.web import Exchange, SlowAuthorizer, event, web
+from tests.client.web import Exchange, RenewingAuthorizer, SlowAuthorizer, event, web
 from tests.rows import for_each_row
 from tests.waiting import until
 
@@ -707,6 +711,24 @@ async def test_a_farewell_that_is_called_off_leaves_no_connection_open():
             await link._endpoint.send("GET", {})  # pyright: ignore[reportPrivateUsage]
 
 
+async def test_an_end_that_waits_for_an_issuer_and_is_called_off_leaves_no_connection_open():
+    async def answer(exchange: Exchange) -> None:
+        await exchange.answer({})
+
+    async with web(answer) as server:
+        authorizer = RenewingAuthorizer()
+        there: Any = authorizer
+        link = HttpLink(server.url, authorizer=there)
+        await link.send(b'{"jsonrpc":"2.0","id":1,"method":"initialize"}')
+        ending = asyncio.create_task(link.aclose())
+        await authorizer.closing.wait()
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        with pytest.raises(BrokenHttpConnection, match="closed"):
+            await link._endpoint.send("GET", {})  # pyright: ignore[reportPrivateUsage]
+
+
 @for_each_row("url", ["http://a..example/mcp", f"http://{'a' * 70}.example/mcp"])
 async def test_a_name_that_no_resolver_takes_cannot_be_reached(url: str):
     link = HttpLink(url)
@@ -732,6 +754,9 @@ class Unwilling:
         self.challenges.append(challenge.status)
         raise PeerError("nobody signs in")
 
+    def adopt_nonce(self, challenge: Any) -> bool:
+        return False
+
     def on_request_accepted(self, headers: Any) -> None: ...
 
     async def aclose(self) -> None: ...
@@ -751,6 +776,32 @@ async def test_nobody_signs_in_to_end_a_session():
         assert await link.receive()
         await link.aclose()
         assert [exchange.verb for exchange in server.seen] == ["POST", "DELETE"] and not authorizer.challenges
+
+
+async def test_the_end_of_a_session_is_said_again_with_the_nonce_that_is_wanted_by_then():
+    ended: list[str] = []
+
+    async def want_another_nonce(exchange: Exchange) -> None:
+        _, proof, _ = exchange.headers["dpop"].split(".")
+        nonce = json.loads(decode_base64url(proof)).get("nonce")
+        if exchange.verb != "DELETE":
+            await exchange.answer({}, mcp_session_id="s", dpop_nonce="first")
+        elif nonce != "second":
+            await exchange.respond(401, www_authenticate='DPoP error="use_dpop_nonce"', dpop_nonce="second")
+        else:
+            ended.append(exchange.headers["mcp-session-id"])
+            await exchange.respond(204)
+
+    async with web(want_another_nonce) as server:
+        store = MemoryCredentialStore()
+        issuer, client = IssuerMetadata("https://issuer.example"), ClientRegistration("me")
+        known = Credential(server.url, server.url, issuer, client, key=DpopProofKey())
+        store.store_credential(replace(known, tokens=Tokens("token", "DPoP")))
+        link = HttpLink(server.url, authorizer=StoredSignIn(store).authorizer(server.url))
+        await link.send(b'{"jsonrpc":"2.0","id":1,"method":"initialize"}')
+        assert await link.receive()
+        await link.aclose()
+    assert ended == ["s"]
 
 
 async def test_a_refusal_that_ends_in_an_error_leaves_no_connection_open():

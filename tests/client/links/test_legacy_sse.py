@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from defserve.client.targets import connect_url
 from defserve.errors import PeerError, PeerGone
 from defserve.serve.address import CredentialsRequired, SignInError
 from tests.client.links.asgi import serving
-from tests.client.web import SlowAuthorizer
+from tests.client.web import RenewingAuthorizer, SlowAuthorizer
 from tests.rows import for_each_row
 from tests.testing import calculator
 
@@ -98,6 +99,38 @@ async def test_the_same_server_may_be_written_in_another_way(before: str, after:
         link = await LegacySseLink.connect(url.replace("127.0.0.1", before))
         await link.aclose()
         assert await link.receive() is None
+
+
+async def test_a_path_with_two_slashes_is_no_other_server():
+    paths: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        is_post = scope["method"] == "POST"
+        await send({"type": "http.response.start", "status": 202 if is_post else 200, "headers": STREAM})
+        if is_post:
+            paths.append(scope["raw_path"].decode())
+        address = f"event: endpoint\ndata: http://127.0.0.1:{scope['server'][1]}//127.0.0.1:1/messages\n\n"
+        await send({"type": "http.response.body", "body": b"" if is_post else address.encode()})
+
+    async with serving(_http_only(app), "/sse") as url:
+        link = await LegacySseLink.connect(url, token="secret")
+        await link.send(b"{}")
+        await link.aclose()
+    assert paths == ["//127.0.0.1:1/messages"]
+
+
+async def test_an_end_that_waits_for_an_issuer_and_is_called_off_leaves_no_connection_open():
+    authorizer = RenewingAuthorizer()
+    there: Any = authorizer
+    async with serving(calculator.server.asgi(legacy_sse=True), "/sse") as url:
+        link = await LegacySseLink.connect(url, authorizer=there)
+        ending = asyncio.create_task(link.aclose())
+        await authorizer.closing.wait()
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        with pytest.raises(PeerGone, match="closed"):
+            await link.send(b"{}")
 
 
 async def test_an_address_that_is_none_is_told_at_once():

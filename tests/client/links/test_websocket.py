@@ -16,7 +16,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from defserve.client import Client, WebSocketLink
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.serve import outbound
-from tests.client.web import Exchange, web
+from tests.client.web import Exchange, RenewingAuthorizer, web
 
 pytestmark = pytest.mark.anyio
 
@@ -128,11 +128,36 @@ async def test_nobody_at_the_address_is_told_without_its_secrets():
     assert "hunter2" not in str(gone.value)
 
 
+async def test_an_address_that_cannot_be_is_told():
+    for url in ("ws://127.0.0.1:99999/", "ws://127.0.0.1:x/", "ws://["):
+        with pytest.raises(UsageError, match=r"is not a ws\(s\) address"):
+            await WebSocketLink.connect(url)
+    for host in ("a..example", f"{'a' * 70}.example"):
+        with pytest.raises(PeerGone, match="cannot be reached"):
+            await WebSocketLink.connect(f"ws://{host}/")
+
+
 async def test_closing_twice_is_harmless():
     async with serving(echo) as url:
         link = await WebSocketLink.connect(url)
         await link.aclose()
         await link.aclose()
+        with pytest.raises(PeerGone):
+            await link.receive()
+
+
+async def test_an_end_that_waits_for_an_issuer_and_is_called_off_closes_the_connection():
+    async with serving(echo) as url:
+        authorizer = RenewingAuthorizer()
+        there: Any = authorizer
+        link = await WebSocketLink.connect(url.replace("ws://127.0.0.1", "WS://LOCALHOST"), authorizer=there)
+        # What a proof of possession signs is the address as it is asked for.
+        assert authorizer.urls == [url.replace("ws://127.0.0.1", "http://localhost")]
+        ending = asyncio.create_task(link.aclose())
+        await authorizer.closing.wait()
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
         with pytest.raises(PeerGone):
             await link.receive()
 

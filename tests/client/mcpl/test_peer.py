@@ -146,6 +146,14 @@ async def test_a_set_that_is_called_like_a_pattern_turns_no_other_on(pattern: st
         assert [one.name for one in mcpl.feature_sets] == NAMES
 
 
+async def test_many_sets_that_are_called_like_patterns_are_one_line_of_the_log(caplog: pytest.LogCaptureFixture):
+    bad = {f"*{n}": {"description": "harmless"} for n in range(1_000)}
+    async with hosting(live_server({**MEMORY, "featureSets": {**bad, **SETS}})) as mcpl:
+        assert [one.name for one in mcpl.feature_sets] == NAMES
+    (line,) = [record.message for record in caplog.records if "left out" in record.message]
+    assert "1000 feature sets" in line and "'*0'" in line
+
+
 async def test_feature_sets_may_be_declared_as_an_array():
     array = [{"name": name, **described} for name, described in SETS.items()]
     async with (

@@ -252,6 +252,19 @@ async def test_two_that_renew_at_once_use_the_refresh_token_once(folder: Path) -
 
 
 @pytest.mark.anyio
+async def test_a_token_that_was_not_bound_to_the_key_beside_it_is_renewed_as_one_that_is_not() -> None:
+    async with company() as there:
+        there.refreshing["r3fresh"] = "read"
+        issuer = IssuerMetadata(there.origin, token_endpoint=f"{there.origin}/token")
+        kept = Tokens("old", refresh_token="r3fresh", expires_at=1.0)
+        store, me = MemoryCredentialStore(), ClientRegistration("me")
+        credential = Credential(there.url, there.url, issuer, me, kept, reach=NetworkReach.MACHINE, key=DpopProofKey())
+        store.store_credential(credential)
+        authorizer = ServerAuthorizer(there.url, store, None)
+        assert await authorizer.headers("POST", there.url) == {"authorization": "Bearer access-1"}
+
+
+@pytest.mark.anyio
 async def test_many_that_share_a_store_in_memory_renew_once_and_do_not_wait_for_each_other_for_ever() -> None:
     async with company() as there:
         there.refreshing["r3fresh"] = "read"

@@ -441,6 +441,17 @@ async def test_a_token_that_is_not_bound_is_refused_where_bound_ones_were_asked_
         await call(there, ClientCredentials("me", "secret", dpop=True))
 
 
+@for_each_row("algorithms", [[], ["ES256"]])
+async def test_where_a_server_takes_both_kinds_of_tokens_its_issuer_decides(
+    there: Company, algorithms: list[str]
+) -> None:
+    there.challenge = 'DPoP algs="ES256", Bearer'
+    there.issuer["dpop_signing_alg_values_supported"] = algorithms
+    there.token_fields["token_type"] = "DPoP" if algorithms else "Bearer"
+    assert await call(there) == "3"
+    assert ("dpop" in there.forms[-1]["headers"]) == bool(algorithms)
+
+
 async def test_nonces_of_the_issuer_and_of_the_server_are_sent_back_to_each(there: Company) -> None:
     there.nonces, there.token_fields["token_type"] = True, "DPoP"
     there.resource["dpop_bound_access_tokens_required"] = True

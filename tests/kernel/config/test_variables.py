@@ -88,11 +88,16 @@ def test_a_secret_that_a_variable_has_as_its_default_is_hidden_too() -> None:
     launch = ServerLaunch("x", env={"API_TOKEN": "${TOKEN:-hunter22}", "MODE": "${MODE:-plain}"})
     assert launch.make_redactor({})("hunter22 in plain") == "${TOKEN} in plain"
     assert launch.make_redactor({"TOKEN": "other123"})("other123 in plain") == "${TOKEN} in plain"
+    both = ServerLaunch("x", env={"A_TOKEN": "${TOKEN:-hunter22}", "B_TOKEN": "${TOKEN:-hunter33}"})
+    assert both.make_redactor({})("hunter22 and hunter33") == "[redacted] and ${TOKEN}"
 
 
 def test_a_token_is_hidden_without_the_word_before_it() -> None:
     launch = ServerLaunch(url="https://example.org", headers={"Authorization": "Bearer hunter22"})
     assert launch.make_redactor({})("hunter22, Bearer hunter22") == "[redacted], [redacted]"
+    launch = ServerLaunch(url="https://example.org", headers={"Authorization": "${AUTH}", "X-Greeting": "${GREETING}"})
+    redact = launch.make_redactor({"AUTH": "Bearer hunter22", "GREETING": "good morning"})
+    assert redact("hunter22, Bearer hunter22, morning") == "[redacted], ${AUTH}, morning"
 
 
 def test_a_short_value_is_hidden_only_where_it_stands_alone() -> None:

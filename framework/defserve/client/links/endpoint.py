@@ -226,8 +226,6 @@ class AuthorizedEndpoint(HttpEndpoint):
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
             shown = await self._authorizer.headers(method, str(self._address))
             response = await super().send(method, {**headers, **shown}, content, repeatable=repeatable, within=within)
-            if method == "DELETE":
-                return response  # nobody signs in to say goodbye
             if response.status not in (401, 403):
                 self._authorizer.on_request_accepted(response.headers)
                 return response
@@ -235,7 +233,12 @@ class AuthorizedEndpoint(HttpEndpoint):
                 response.status, response.headers, shown.get(AUTHORIZATION_HEADER, ""), self._http.peers
             )
             try:
-                is_renewed = left > 0 and await self._authorizer.handle_challenge(refusal)
+                if not left:
+                    is_renewed = False
+                elif method == "DELETE":
+                    is_renewed = self._authorizer.adopt_nonce(refusal)  # nobody signs in to say goodbye
+                else:
+                    is_renewed = await self._authorizer.handle_challenge(refusal)
             except BaseException:
                 await response.aclose()
                 raise
@@ -250,8 +253,10 @@ class AuthorizedEndpoint(HttpEndpoint):
 
     async def aclose(self) -> None:
         """Close the connections, and give up a sign-in that is under way."""
-        await self._authorizer.aclose()
-        await super().aclose()
+        try:
+            await self._authorizer.aclose()
+        finally:
+            await super().aclose()
 
 
 def make_endpoint(

@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-from urllib.parse import urljoin
+from urllib.parse import urlsplit
 
 from defserve.base.backoff import compute_backoff, parse_retry_after
 from defserve.base.http_connection import BrokenHttpConnection
@@ -383,12 +383,16 @@ class LegacySseLink:
         """Close the stream; the server ends the session then. Safe to call twice."""
         self._closed = True
         self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        if self._inbox.empty():
-            self._inbox.put_nowait(None)
-        await self._stream.aclose()
-        if self._posts.done() and not self._posts.cancelled() and self._posts.exception() is None:
-            await self._posts.result().aclose()
+        try:
+            await asyncio.gather(self._reader, return_exceptions=True)
+        finally:
+            if self._inbox.empty():
+                self._inbox.put_nowait(None)
+            try:
+                await self._stream.aclose()
+            finally:
+                if self._posts.done() and not self._posts.cancelled() and self._posts.exception() is None:
+                    await self._posts.result().aclose()
 
     async def _read_events(self) -> None:
         try:
@@ -428,5 +432,7 @@ class LegacySseLink:
             # Our credentials go there, so it must be the same server.
             if there.origin != here.origin:
                 raise PeerError(f"{self._stream} wants messages sent to another server")
-            # With the user and password of our own address.
-            self._posts.set_result(self._at(urljoin(self._url, there.target)))
+            # With the user and password of our own address. Not joined: a path may begin with `//`.
+            path, _, query = there.target.partition("?")
+            ours = urlsplit(here.url)._replace(path=path, query=query, fragment="")
+            self._posts.set_result(self._at(ours.geturl()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.auth.oauth import convert_to_http_url
 from defserve.client.link import HttpChallenge
 from defserve.client.links.endpoint import AUTHORIZATION_HEADER, MAX_AUTH_ROUNDS
+from defserve.client.links.http_client import RequestAddress
 from defserve.errors import PeerGone
 from defserve.serve.address import CredentialsRequired
 from defserve.serve.outbound import dial_websocket, import_websockets
@@ -59,7 +60,7 @@ class WebSocketLink:
         cls, url: str, headers: Mapping[str, str], longest: int, authorizer: ServerAuthorizer
     ) -> WebSocketLink:
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
-            shown = await authorizer.headers("GET", convert_to_http_url(url))
+            shown = await authorizer.headers("GET", str(RequestAddress(convert_to_http_url(url))))
             try:
                 socket, address = await dial_websocket(
                     url, headers={**headers, **shown}, longest=longest, subprotocols=[SUBPROTOCOL]
@@ -94,9 +95,11 @@ class WebSocketLink:
 
     async def aclose(self) -> None:
         """Close the connection. Safe to call twice."""
-        if self._authorizer is not None:
-            await self._authorizer.aclose()
-        await self._socket.close()
+        try:
+            if self._authorizer is not None:
+                await self._authorizer.aclose()
+        finally:
+            await self._socket.close()
 
     def _to_peer_gone(self, closed: Any) -> PeerGone:
         # The side that closed first gave the reason; the other side only repeats it.

@@ -268,14 +268,18 @@ def _declarations(found: Any) -> Iterator[DeclaredFeatureSet]:
         entries = ((object_or_empty(one).get("name"), one) for one in found)
     else:
         return
+    left_out: list[str] = []
     for name, entry in entries:
         if not isinstance(name, str) or not is_object(entry):
             continue
         if "*" in name or len(name) > MAX_PATTERN_LENGTH:
             # Whoever decides about a set called "memory.*" would decide about all that this pattern covers.
-            log.warning("left out a feature set whose name is a pattern or too long: %.100r", name)
+            left_out.append(name)
         else:
             yield DeclaredFeatureSet.from_wire(entry, name=name)
+    if left_out:
+        count, first = len(left_out), left_out[0]
+        log.warning("left out %d feature sets whose name is a pattern or too long: first %.100r", count, first)
 
 
 # -- MCPL 0.5 §5–6: what a server claims, and which of it this host grants.

@@ -163,7 +163,10 @@ class Stream:
     def _cut(self, partial: dict[str, Any]) -> None:
         if not self._outcome.done():
             self.cancelled = True
-            self._outcome.set_result(extract_result_value({"content": partial.get("content")}, None))
+            try:
+                self._outcome.set_result(extract_result_value({"content": partial.get("content")}, None))
+            except PeerError as error:  # it is no content; nothing else comes
+                self._end(error)
 
     def _end(self, error: Exception) -> None:
         if not self._outcome.done():

@@ -159,17 +159,23 @@ class ServerAuthorizer:
     async def handle_challenge(self, challenge: HttpChallenge) -> bool:
         """Whether there are other credentials now, so that the request is worth sending again. Raises PeerError."""
         said = parse_oauth_challenge(challenge.headers.get("www-authenticate", ""))
-        nonce = challenge.headers.get("dpop-nonce")
-        if nonce and nonce != self._nonce:
-            self._nonce = nonce
-            if said.error == USE_DPOP_NONCE_ERROR:
-                return True
+        if self.adopt_nonce(challenge):
+            return True
         if challenge.status == 403 and said.error != "insufficient_scope":
             return False
         credential = self.credential
         if credential is not None and credential.tokens is not None and challenge.sent != _authorization(credential):
             return True  # it was renewed while the request was under way
         return await self._alone(self._renew(challenge.status, said, classify_server_reach(challenge.peers)))
+
+    def adopt_nonce(self, challenge: HttpChallenge) -> bool:
+        """Keep the nonce of a refusal. Whether its lack was all that was wrong (RFC 9449 §9)."""
+        nonce = challenge.headers.get("dpop-nonce")
+        if not nonce or nonce == self._nonce:
+            return False
+        self._nonce = nonce
+        said = parse_oauth_challenge(challenge.headers.get("www-authenticate", ""))
+        return said.error == USE_DPOP_NONCE_ERROR
 
     async def sign_in(self) -> Credential:
         """Get tokens for a server that has not asked for any. Raises SignInError, also if it names no issuer."""
@@ -280,7 +286,9 @@ class ServerAuthorizer:
         scopes = (*before, *first, *(challenge.scopes if before else ()))
         if isinstance(self._grant, PersonGrant) and OFFLINE_SCOPE in found.issuer.scopes:
             scopes = (*scopes, OFFLINE_SCOPE)
-        key = DpopProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
+        # Where a server takes both kinds of tokens, its issuer may give bearer tokens alone.
+        is_bound = challenge.scheme == "dpop" and bool(found.issuer.dpop_algorithms or not challenge.takes_bearer)
+        key = DpopProofKey() if self._how.dpop or found.resource.wants_dpop or is_bound else None
         asked, claims = tuple(dict.fromkeys(scopes)), read_claims_request(challenge)
         credential = await self._grant.obtain(
             GrantRequest(self._url, found, asked, fetcher, key, self.credential, claims)
@@ -300,7 +308,8 @@ class ServerAuthorizer:
                 "refresh_token": before.tokens.refresh_token,
                 "resource": before.resource,
             }
-            endpoint = TokenEndpoint(before.issuer, before.client, Fetcher(before.reach), proof_key=before.key)
+            key = before.key if before.tokens.type == "DPoP" else None
+            endpoint = TokenEndpoint(before.issuer, before.client, Fetcher(before.reach), proof_key=key)
             self._is_settled.clear()
             try:
                 tokens = await endpoint.request_tokens(form, before.tokens.scopes)

@@ -81,7 +81,8 @@ class ServerLaunch:
         """Hides what was filled in, and the literal secrets of the file."""
         named = {**self.env, **self.headers, "auth_token": self.auth_token}
         secret = [value for name, value in named.items() if is_secret_name(name)]
-        used = find_variable_defaults(secret)
+        defaults = find_variable_defaults(secret)
+        used = dict(defaults)
         used |= {name: environ[name] for name in names_in(self.texts()) if name in environ}
         known = {name: secrets.list_recent_values(name) for name in self.list_secret_references()} if secrets else {}
         used |= {name: values[0] for name, values in known.items() if values}
@@ -89,8 +90,9 @@ class ServerLaunch:
         former = [value for values in known.values() for value in values[1:]]
         literal = [value for value in secret if "${" not in value]
         # Of `Bearer …` the second word may stand alone in what a server writes.
-        words = [found[1] for value in literal if (found := AUTHORIZATION_VALUE.fullmatch(value))]
-        return Hidden(used, [*literal, *words, *former])
+        filled = [value for name, value in used.items() if name in known or name in names_in(secret)]
+        words = [found[1] for value in (*literal, *filled, *former) if (found := AUTHORIZATION_VALUE.fullmatch(value))]
+        return Hidden(used, [*literal, *words, *former, *(value for _, value in defaults)])
 
     @property
     def credential(self) -> str:
@@ -323,10 +325,10 @@ def expand_path_variables(text: str, environ: Mapping[str, str], secrets: Secret
     return f"{scheme}{filled}" if is_whole else expand_variables(text, environ, secrets)
 
 
-def find_variable_defaults(texts: Iterable[str]) -> dict[str, str]:
-    """Variable → the default that a text gives for it."""
+def find_variable_defaults(texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Each variable with a default that a text gives for it. Two texts may give two."""
     found = (match for text in texts for match in VARIABLE_REFERENCE.finditer(text) if not match[1] and match[3])
-    return {match[2]: match[3] for match in found}
+    return [(match[2], match[3]) for match in found]
 
 
 def names_in(texts: Iterable[str]) -> set[str]:

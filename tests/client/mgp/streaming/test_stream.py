@@ -346,6 +346,18 @@ async def test_however_a_cancelled_call_is_answered_its_part_is_given_back(answe
         assert (await stream.result(), await parts_of(stream)) == ("half", [])
 
 
+async def test_a_part_that_is_no_content_ends_the_call_too():
+    table = Table({"mgp/stream/cancel": {"cancelled": True, "partial_result": {"content": "half"}}})
+    async with talking(table) as client, client.stream("t") as stream:
+        await table.called()
+        waiting = asyncio.create_task(stream.result())
+        with pytest.raises(PeerError, match="no list of blocks"):
+            await stream.cancel()
+        with pytest.raises(PeerError, match="no list of blocks"):
+            async with asyncio.timeout(5):
+                await waiting
+
+
 async def test_cancelling_what_the_server_knows_no_more_calls_it_off(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(streaming, "LATE_SECONDS", 0.01)
     table = Table({"mgp/stream/cancel": {"cancelled": False}})
