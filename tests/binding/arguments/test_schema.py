@@ -333,6 +333,17 @@ class TestValidation:
 
         assert arguments(tool).validate({"a": 1}) == {"a": 1, "b": 2}
         assert arguments(tool).validate({"a": 1, "b": 5}) == {"a": 1, "b": 5}
+        with pytest.raises(BadArguments) as caught:
+            arguments(tool).validate({"a": "x"})
+        assert str(caught.value) == 'a: expected integer, got "x"'
+
+    @pytest.mark.filterwarnings("ignore:A 'default_factory' taking validated data")
+    def test_a_default_may_be_made_of_the_defaults_before_it(self) -> None:
+        def tool(a: int = 3, b: int = Field(default_factory=lambda data: data["a"] + 1)) -> None: ...
+
+        assert arguments(tool).validate({}) == {"a": 3, "b": 4}
+        assert arguments(tool).validate({"a": 1}) == {"a": 1, "b": 2}
+        assert arguments(tool).schema["properties"]["a"]["default"] == 3
 
     def test_an_alias_is_the_name_in_json(self) -> None:
         def tool(from_: Annotated[str, Field(alias="from")]) -> None: ...
