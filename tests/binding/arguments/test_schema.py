@@ -230,6 +230,24 @@ class TestSchema:
         assert one(int | bool).validate({"x": "1"}) == {"x": 1}
         assert type(one(int | bool).validate({"x": "1"})["x"]) is int
 
+    def test_unions_of_two_types_with_one_name_are_told_apart(self) -> None:
+        def make(kind: type) -> Any:
+            class Part(BaseModel):
+                value: kind
+
+            return Part
+
+        first, second = make(bool), make(int)
+        assert one(first | second).validate({"x": {"value": "1"}}) == {"x": first(value=True)}
+        assert one(second | first).validate({"x": {"value": "1"}}) == {"x": second(value=1)}
+
+    def test_what_stands_beside_a_type_need_not_be_printable(self) -> None:
+        class Silent:
+            def __repr__(self) -> str:
+                raise NotImplementedError
+
+        assert one(Annotated[int, Silent()]).validate({"x": 1}) == {"x": 1}
+
     @pytest.mark.parametrize(
         ("annotation", "default", "shown"),
         [
