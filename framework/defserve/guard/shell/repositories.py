@@ -34,7 +34,7 @@ MAX_INDEX_BYTES = 64 * 1024 * 1024
 MAX_REPOSITORIES = 200
 """How many submodules are looked at, at every depth."""
 MAX_ALTERNATES = 1_000
-"""How many lines of alternates are followed, in all lists together."""
+"""How many lines of alternates are read, in all lists together."""
 
 # A key stands at the beginning of a line, or behind the name of its section. What git takes for the rest of a value, or
 # for a comment, is read as a setting as well: whoever is wrong about where those end overlooks one.
@@ -113,7 +113,8 @@ class _Repositories:
         """The directory that a `.git` is or names."""
         if not os.path.isfile(place):
             return place if os.path.isdir(place) else None
-        named = _read(place, 4096).removeprefix("gitdir:").strip("\r\n").lstrip()
+        # As git reads it: what stands before the name is a part of it.
+        named = _read(place, 4096).removeprefix("gitdir: ").rstrip("\r\n")
         return os.path.join(os.path.dirname(place), named)
 
     def _find_in_folder(self, folder: str) -> Iterator[Violation]:
@@ -133,7 +134,7 @@ class _Repositories:
             return
         common = git
         if os.path.isfile(named := os.path.join(git, "commondir")):
-            common = os.path.join(git, _read(named, 4096).strip("\r\n"))
+            common = os.path.join(git, _read(named, 4096).rstrip("\r\n"))
             if not self._is_inside(common):
                 yield self._make_place_violation("commondir")
                 return
@@ -160,12 +161,12 @@ class _Repositories:
     def _find_alternates(self, objects: str, depth: int = 0) -> Iterator[Violation]:
         if not os.path.isfile(file := os.path.join(objects, "info", "alternates")):
             return
-        for line in _read(file, MAX_SETTINGS_BYTES).splitlines():
+        for line in _read(file, MAX_SETTINGS_BYTES).split("\n"):  # as git does, and nowhere else
+            self._alternates += 1
+            if self._alternates > MAX_ALTERNATES:
+                raise ValueError(f"it has more than {MAX_ALTERNATES} alternates")
             # In quotes, it may be any text.
-            if line.strip() and line[0] != "#":
-                self._alternates += 1
-                if self._alternates > MAX_ALTERNATES:
-                    raise ValueError(f"it has more than {MAX_ALTERNATES} alternates")
+            if line and line[0] != "#":
                 other = os.path.join(objects, line)
                 if line[0] == '"' or depth > 5 or not self._is_inside(other):  # git takes 5 in a row
                     yield self._make_place_violation("objects/info/alternates")
@@ -317,7 +318,7 @@ def _is_git_folder(path: str) -> bool:
     if not path or not (os.path.islink(head) or os.path.isfile(head)):
         return False
     if os.path.isfile(named := os.path.join(path, "commondir")):
-        path = os.path.join(path, _read(named, 4096).strip("\r\n"))
+        path = os.path.join(path, _read(named, 4096).rstrip("\r\n"))
     is_valid = os.path.islink(head) or re.match(r"ref:\s*refs/|[0-9a-f]{40}", _read(head, 4096))
     return bool(is_valid) and all(os.path.isdir(os.path.join(path, name)) for name in ("objects", "refs"))
 
