@@ -212,6 +212,28 @@ def test_names_of_other_places_are_read_as_git_reads_them(link: str, file: str, 
     assert is_refused(root)
 
 
+@for_each_row(
+    "link, value",
+    [
+        ("lnk ", '"../lnk "'),
+        ("lnk\f", "../lnk\f"),
+        ("lnk\N{IDEOGRAPHIC SPACE}", "../lnk\N{IDEOGRAPHIC SPACE}"),
+        ("l\bnk", "../l\\bnk"),
+        ("lnk\rx", "../lnk\rx"),
+        ("l nk", "../l\tnk"),
+        ("lnk", "../lnk\t # where it is"),
+    ],
+)
+def test_a_value_of_a_setting_is_read_as_git_reads_it(link: str, value: str, tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    shutil.rmtree(root, ignore_errors=True)
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    (root / link).symlink_to(tmp_path)
+    with (root / ".git/config").open("a", newline="") as stream:
+        stream.write(f"[core]\n\tworktree = {value}\n")
+    assert is_refused(root)
+
+
 def test_the_settings_of_a_submodule_stop_git(repository: Path) -> None:
     subprocess.run(["git", "init", "-q", "deep/inner"], cwd=repository, check=True)
     who = ["-c", "user.name=t", "-c", "user.email=t@example.com"]

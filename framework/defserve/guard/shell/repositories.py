@@ -235,10 +235,12 @@ class _Repositories:
 
     def _leads_out(self, value: str, base: str) -> bool:
         value = value.removeprefix(":(optional)")
-        # `~` is a home, and `%(prefix)` where git is installed; a value that goes on below may end as anything.
+        # `~` is a home, and `%(prefix)` where git is installed; a value that goes on below may end as anything, and
+        # before 2.45, git reads a tab as a space.
         return (
             value.startswith(("~", "%(", "files://", "reftable://"))
             or value.endswith("\\")
+            or "\t" in value
             or (bool(value) and not self._is_inside(os.path.join(base, value)))
         )
 
@@ -275,7 +277,10 @@ def _names_program(section: str, key: str, value: str) -> bool:
 
 
 def _read_settings_text(file: str) -> str:
-    return _read(file, MAX_SETTINGS_BYTES).replace("\r", "\n") if os.path.isfile(file) else ""
+    text = _read(file, MAX_SETTINGS_BYTES).replace("\r\n", "\n") if os.path.isfile(file) else ""
+    if "\r" in text:
+        raise ValueError(f"{os.path.basename(file)} has a carriage return inside a line")
+    return text
 
 
 def _read_settings(text: str) -> Iterator[tuple[str, str]]:
@@ -291,16 +296,26 @@ def _read_settings(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_value(text: str) -> str:
-    """A value without its quotes, escapes and comment. One that goes on in the next line ends with a backslash."""
-    found, is_quoted = list[str](), False
+    """A value without its quotes, escapes and comment. One that goes on in the next line ends with a backslash.
+
+    As in git, spaces around it are no part of it, unless they are quoted. Other characters are, whatever Python strips.
+    """
+    found, end, is_quoted = list[str](), 0, False
     for piece in re.findall(r"\\.|.", text):
+        if piece in " \t" and not is_quoted:
+            found += piece if found else ()
+            continue
+        if piece in "#;" and not is_quoted:
+            break
         if piece == '"':
             is_quoted = not is_quoted
-        elif piece in "#;" and not is_quoted:
-            break
         else:
-            found.append({"\\n": "\n", "\\t": "\t"}.get(str(piece), str(piece)[-1]))
-    return "".join(found).strip()
+            found.append(_ESCAPES.get(str(piece), str(piece)[-1]))
+        end = len(found)
+    return "".join(found[:end])
+
+
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\b": "\b"}
 
 
 def _read(file: str, most: int) -> str:
