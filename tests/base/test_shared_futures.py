@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -47,3 +49,22 @@ async def test_an_error_is_raised_for_each():
     for _ in range(2):
         with pytest.raises(ValueError, match="a mistake"):
             await wait_for_shared(shared)
+
+
+async def test_what_an_error_has_seen_is_freed_with_it():
+    class Argument:
+        pass
+
+    async def fail(argument: Argument) -> None:
+        seen.append(weakref.ref(argument))
+        raise ValueError
+
+    seen = list[weakref.ref[Argument]]()
+    gc.disable()
+    try:
+        with suppress(ValueError):
+            await wait_for_shared(asyncio.ensure_future(fail(Argument())))
+        await asyncio.sleep(0)
+        assert seen[0]() is None
+    finally:
+        gc.enable()

@@ -295,6 +295,16 @@ class Settings:
         return self.url
 
 
+@dataclass(frozen=True)
+class Tags:
+    """Its hash is made of its values, and a list has none."""
+
+    names: list[str]
+
+    def __call__(self) -> str:
+        return ",".join(self.names)
+
+
 @pytest.mark.parametrize(
     ("dependency", "problem"),
     [
@@ -304,6 +314,7 @@ class Settings:
         (untyped, "untyped: dependency parameter 'what' can neither be injected nor left out"),
         ("text", "which is not callable"),
         (Settings(), "depends on Settings, which cannot be hashed"),
+        (Tags(["a"]), "depends on Tags, which cannot be hashed"),
     ],
 )
 def test_a_plan_that_cannot_work_is_refused_at_registration(dependency: Any, problem: str) -> None:
@@ -315,9 +326,11 @@ def test_a_plan_that_cannot_work_is_refused_at_registration(dependency: Any, pro
     assert caught.value.fix and "test_injection.py" in caught.value.where
 
 
-def test_what_has_no_hash_provides_if_it_is_called_each_time() -> None:
-    def tool(url: Annotated[str, Depends(Settings("b"), use_cache=False)]) -> None: ...
+@pytest.mark.parametrize("dependency", [Settings("b"), Tags(["b"])])
+def test_what_has_no_hash_provides_if_it_is_called_each_time(dependency: Any) -> None:
+    def tool(url): ...  # type: ignore[no-untyped-def]
 
+    tool.__annotations__["url"] = Annotated[str, Depends(dependency, use_cache=False)]
     assert asyncio.run(resolved(tool)) == {"url": "b"}
     made = plan(tool).with_overrides({plain: plan(tool).dependencies[0][1]})
-    assert made.dependencies[0][1].function == Settings("b")
+    assert made.dependencies[0][1].function == dependency

@@ -178,6 +178,13 @@ def test_options_say_which_urls_are_wanted():
     assert rejection(opened, "http://localhost:8000/")
 
 
+def test_options_of_urls_may_be_written_in_capitals():
+    wanted = Annotated[PublicUrl, Url(hosts=["API.example.com"], schemes=["HTTPS"])]
+    assert validated(wanted, "https://api.example.com/")
+    assert rejection(wanted, "http://api.example.com/")
+    assert validated(Annotated[PublicUrl, Url(private=["LocalHost:8000"])], "http://localhost:8000/")
+
+
 # -- paths -----------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,10 @@ async def wait_for_shared(shared: asyncio.Future[T]) -> T:
     except asyncio.CancelledError:
         shared.add_done_callback(_read_error)
         raise
-    return shared.result()
+    try:
+        return shared.result()
+    finally:
+        del shared  # it knows the error, whose traceback knows this frame: a circle
 
 
 def _read_error(done: asyncio.Future[Any]) -> None:

@@ -149,7 +149,13 @@ def get_annotation_schemas(annotation: Any) -> AnnotationSchemas:
     except TypeError:
         return _make_fragment(annotation)
     # `bool | int` equals `int | bool`, but of two members that fit a text, the first is taken.
-    return _make_cached_fragment(annotation, "" if isinstance(annotation, type) else repr(annotation))
+    return _make_cached_fragment(annotation, tuple(_list_parts(annotation)))
+
+
+def _list_parts(annotation: Any) -> list[Any]:
+    """What an annotation is made of, in the order in which it is written."""
+    parts: Any = annotation if is_array(annotation) else get_args(annotation) or None
+    return [annotation] if parts is None else [part for each in parts for part in _list_parts(each)]
 
 
 def make_annotation_error(annotation: Any, error: Exception, *, where: str, subject: str) -> UsageError:
@@ -209,7 +215,7 @@ def _concrete(annotation: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _make_cached_fragment(annotation: Any, written: str) -> AnnotationSchemas:
+def _make_cached_fragment(annotation: Any, parts: tuple[Any, ...]) -> AnnotationSchemas:
     return _make_fragment(annotation)
 
 

@@ -7,7 +7,7 @@ the answer stands and the error is logged. Only a ToolError replaces the answer:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -56,6 +56,15 @@ class DependsMarker:
         return f"Depends({name}{'' if self.use_cache else ', use_cache=False'})"
 
 
+def can_be_hashed(function: Callable[..., Any]) -> bool:
+    """Whether a call can remember what it gave, and a test replace it. A class may have a hash that fails."""
+    try:
+        hash(function)
+    except TypeError:
+        return False
+    return True
+
+
 class Dependency:
     """One function of the plan with everything it needs.
 
@@ -97,8 +106,7 @@ class Dependency:
     def with_overrides(self, overrides: Mapping[Any, Dependency]) -> Dependency:
         """This dependency with the functions in `overrides` replaced. A replacement may need what it replaces."""
         # What cannot be hashed cannot be overridden.
-        can_be_key = isinstance(self.function, Hashable)  # pyright: ignore[reportUnnecessaryIsInstance]
-        found = overrides.get(self.function) if can_be_key else None
+        found = overrides.get(self.function) if can_be_hashed(self.function) else None
         if found is not None:
             overrides = {function: other for function, other in overrides.items() if function != self.function}
         one = found or self

@@ -67,7 +67,11 @@ def explain_validation_error(error: ValidationError, given: Any, schema: JsonSch
     if (count := error.error_count()) > MANY:
         # Each problem costs microseconds and a dict, and one message can hold millions.
         return (Problem("", f"{count} problems: the arguments do not have the shape of the schema"),)
-    errors = [_Error(details, given) for details in error.errors(include_url=False)]
+    errors = [
+        _Error(details, given)
+        for details in error.errors(include_url=False)
+        if details["type"] != "default_factory_not_called"  # it waits for a value that has a problem of its own
+    ]
     settled = _settle(errors)
     problems = dict.fromkeys(_problem(one, schema) for one in settled[:MAX_PROBLEMS])
     if len(settled) > MAX_PROBLEMS:

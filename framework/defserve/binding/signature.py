@@ -20,7 +20,14 @@ from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
-from defserve.binding.injection import Dependency, DependsMarker, FunctionKind, InjectedParameter, ParameterProvider
+from defserve.binding.injection import (
+    Dependency,
+    DependsMarker,
+    FunctionKind,
+    InjectedParameter,
+    ParameterProvider,
+    can_be_hashed,
+)
 from defserve.core.json_values import is_mapping
 from defserve.errors import UsageError
 
@@ -149,6 +156,9 @@ class _Reader:
                 raise self.wrong(f"parameter {parameter.name!r} has no type", fix=_suggest_annotation(parameter.name))
             else:
                 parameters.append(_ordinary(parameter.name, annotation, parameter.default, docs))
+        if any(parameter.factory_takes_data for parameter in parameters):
+            for parameter in parameters:
+                parameter.fills = not parameter.required  # the factory gets the defaults before it, too
         returns = self.function if inspect.isclass(self.function) else hints.get("return", empty)
         return Signature(
             self.function,
@@ -202,10 +212,10 @@ class _Reader:
                 f"parameter {parameter!r} depends on {function!r}, which is not callable",
                 fix="write Depends(function), without calling the function",
             )
-        if depends.use_cache and not isinstance(function, abc.Hashable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if depends.use_cache and not can_be_hashed(function):
             raise self.wrong(
                 f"parameter {parameter!r} depends on {get_function_name(function)}, which cannot be hashed",
-                fix="give its class __hash__ (@dataclass(frozen=True) does), or write Depends(…, use_cache=False)",
+                fix="give its class __hash__ (@dataclass(eq=False) keeps one), or write Depends(…, use_cache=False)",
             )
         chain = (*self.chain, self.function)
         if function in chain:

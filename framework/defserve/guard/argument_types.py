@@ -148,7 +148,9 @@ class Url:
         # Tuples, because the URLs of a call are looked up by their guard. A str is a collection too, of its characters.
         for name in ("hosts", "ports", "schemes", "private"):
             if (values := getattr(self, name)) is not None:
-                object.__setattr__(self, name, (values,) if isinstance(values, str | int) else tuple(values))
+                values = (values,) if isinstance(values, str | int) else values
+                values = tuple(value.lower() if isinstance(value, str) else value for value in values)
+                object.__setattr__(self, name, values)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.url, core_schema.str_schema())

@@ -276,11 +276,12 @@ def _check_url(url: str) -> str:
         is_served = parts.port != 0
     except ValueError:  # half an IPv6 address, or a port that is none
         raise UsageError(f"{url[:200]!r} is not the address of an API", fix=FIX) from None
-    is_plain = not (parts.username or parts.query or parts.fragment)
+    has_user = "@" in parts.netloc
+    is_plain = not (has_user or parts.query or parts.fragment)
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_served or not is_plain:
         raise UsageError(
             f"{parts.scheme}://{parts.hostname or '…'} is not the address of an API"
-            if parts.username
+            if has_user
             else f"{url[:200]!r} is not the address of an API",
             fix=f"{FIX}: no user, query or fragment",
         )

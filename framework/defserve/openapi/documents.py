@@ -251,7 +251,10 @@ class _Bundle:
         place, _, pointer = ref.partition("#")
         if not place:
             return f"#{prefix}{pointer}"
-        url = urljoin(home, place) if home else place
+        try:
+            url = urljoin(home, place) if home else place
+        except ValueError:
+            raise _make_place_error(ref) from None
         if url == self.home:
             return f"#{pointer}"
         if url not in self._keys:
@@ -264,14 +267,22 @@ class _Bundle:
     def _read_near_document(self, url: str, ref: str) -> dict[str, Any]:
         from urllib.request import url2pathname
 
-        there, here = urlsplit(url), urlsplit(self.home)
+        folder = self._folder
+        try:
+            there, here = urlsplit(url), urlsplit(self.home)
+            is_file = folder is not None and there.scheme == "file" and not there.netloc
+            path = Path(url2pathname(there.path)).resolve() if is_file else None
+        except (OSError, ValueError):  # half an IPv6 address, a NUL, half a character
+            raise _make_place_error(ref) from None
         if here.scheme in ("http", "https") and (there.scheme, there.netloc) == (here.scheme, here.netloc):
             return read_document(url).content
-        if self._folder is not None and there.scheme == "file" and not there.netloc:
-            path = Path(url2pathname(there.path)).resolve()
-            if path.is_relative_to(self._folder):
-                return read_document(path).content
-        raise UsageError(
-            f"the reference {ref[:200]!r} leads out of where the document is",
-            fix="put all files into one folder, or at one origin",
-        )
+        if folder is not None and path is not None and path.is_relative_to(folder):
+            return read_document(path).content
+        raise _make_place_error(ref)
+
+
+def _make_place_error(ref: str) -> UsageError:
+    return UsageError(
+        f"the reference {ref[:200]!r} leads out of where the document is",
+        fix="put all files into one folder, or at one origin",
+    )

@@ -230,6 +230,24 @@ class TestSchema:
         assert one(int | bool).validate({"x": "1"}) == {"x": 1}
         assert type(one(int | bool).validate({"x": "1"})["x"]) is int
 
+    def test_unions_of_two_types_with_one_name_are_told_apart(self) -> None:
+        def make(kind: type) -> Any:
+            class Part(BaseModel):
+                value: kind
+
+            return Part
+
+        first, second = make(bool), make(int)
+        assert one(first | second).validate({"x": {"value": "1"}}) == {"x": first(value=True)}
+        assert one(second | first).validate({"x": {"value": "1"}}) == {"x": second(value=1)}
+
+    def test_what_stands_beside_a_type_need_not_be_printable(self) -> None:
+        class Silent:
+            def __repr__(self) -> str:
+                raise NotImplementedError
+
+        assert one(Annotated[int, Silent()]).validate({"x": 1}) == {"x": 1}
+
     @pytest.mark.parametrize(
         ("annotation", "default", "shown"),
         [
@@ -333,6 +351,17 @@ class TestValidation:
 
         assert arguments(tool).validate({"a": 1}) == {"a": 1, "b": 2}
         assert arguments(tool).validate({"a": 1, "b": 5}) == {"a": 1, "b": 5}
+        with pytest.raises(BadArguments) as caught:
+            arguments(tool).validate({"a": "x"})
+        assert str(caught.value) == 'a: expected integer, got "x"'
+
+    @pytest.mark.filterwarnings("ignore:A 'default_factory' taking validated data")
+    def test_a_default_may_be_made_of_the_defaults_before_it(self) -> None:
+        def tool(a: int = 3, b: int = Field(default_factory=lambda data: data["a"] + 1)) -> None: ...
+
+        assert arguments(tool).validate({}) == {"a": 3, "b": 4}
+        assert arguments(tool).validate({"a": 1}) == {"a": 1, "b": 2}
+        assert arguments(tool).schema["properties"]["a"]["default"] == 3
 
     def test_an_alias_is_the_name_in_json(self) -> None:
         def tool(from_: Annotated[str, Field(alias="from")]) -> None: ...

@@ -176,6 +176,64 @@ def test_alternates_that_name_each_other_many_times_are_not_followed_without_an_
         judge(repository)
 
 
+def test_a_long_list_of_alternates_is_not_read_to_its_end(repository: Path) -> None:
+    (repository / ".git/objects/info/alternates").write_text("#\n" * 1_001)
+    with pytest.raises(Rejected, match="more than 1000 alternates"):
+        judge(repository)
+
+
+@for_each_row(
+    "link, file, text",
+    [
+        ("\flnk", ".git", "gitdir: \flnk\n"),
+        (" lnk", ".git", "gitdir:  lnk\n"),
+        (".git/\nlnk/x", ".git/commondir", "\nlnk/x\n"),
+        ("lnk\f", ".git/objects/info/alternates", "../../lnk\f/objects\n"),
+        ("lnk\rx", ".git/objects/info/alternates", "../../lnk\rx/objects\n"),
+        ("objects/\r", ".git/objects/info/alternates", "../../objects\n"),
+    ],
+)
+def test_names_of_other_places_are_read_as_git_reads_them(link: str, file: str, text: str, tmp_path: Path) -> None:
+    """A name without the odd character would lead to a place inside."""
+    other, root = tmp_path / "other", tmp_path / "project"
+    for folder in (other, root):
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    for inside in ("lnk", ".git/lnk/x", "objects"):
+        shutil.copytree(other / ".git", root / inside)
+    if file == ".git":
+        shutil.rmtree(root / ".git")
+    (root / "objects/info").mkdir(exist_ok=True)
+    (root / "objects/info/alternates").write_text("\r\n")
+    (root / link).parent.mkdir(exist_ok=True)
+    assert not is_refused(root) or file == ".git"
+    (root / link).symlink_to(other / ".git")
+    (root / file).write_text(text)
+    assert is_refused(root)
+
+
+@for_each_row(
+    "link, value",
+    [
+        ("lnk ", '"../lnk "'),
+        ("lnk\f", "../lnk\f"),
+        ("lnk\N{IDEOGRAPHIC SPACE}", "../lnk\N{IDEOGRAPHIC SPACE}"),
+        ("l\bnk", "../l\\bnk"),
+        ("lnk\rx", "../lnk\rx"),
+        ("l nk", "../l\tnk"),
+        ("lnk", "../lnk\t # where it is"),
+    ],
+)
+def test_a_value_of_a_setting_is_read_as_git_reads_it(link: str, value: str, tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    shutil.rmtree(root, ignore_errors=True)
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    (root / link).symlink_to(tmp_path)
+    with (root / ".git/config").open("a", newline="") as stream:
+        stream.write(f"[core]\n\tworktree = {value}\n")
+    assert is_refused(root)
+
+
 def test_the_settings_of_a_submodule_stop_git(repository: Path) -> None:
     subprocess.run(["git", "init", "-q", "deep/inner"], cwd=repository, check=True)
     who = ["-c", "user.name=t", "-c", "user.email=t@example.com"]

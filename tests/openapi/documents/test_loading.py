@@ -117,7 +117,8 @@ def test_a_reference_to_another_file_is_followed_only_if_that_is_allowed(tmp_pat
     assert list(schema["properties"]) == ["next", "name"] and "$defs" in schema
     closed = Server.from_openapi(main).mcp.tools.registry.get("a")
     assert closed is not None and list(closed.function.arguments.schema["properties"]) == ["body"]
-    for ref in ("../secret.json#/x", "file:///etc/passwd", "http://127.0.0.1:9/x.json", "https://evil.example/x.json"):
+    outside = ("../secret.json#/x", "file:///etc/passwd", "http://127.0.0.1:9/x.json", "https://evil.example/x.json")
+    for ref in (*outside, "//[x/a.json#/x", "a%00.json#/x", "a\ud800.json#/x"):
         write(ref)
         with pytest.raises(UsageError, match="leads out of where the document is"):
             Server.from_openapi(main, remote_refs=True)

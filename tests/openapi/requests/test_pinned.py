@@ -183,6 +183,7 @@ def test_the_address_of_the_api_is_whole_and_plain() -> None:
     for url in (
         "ftp://a.example",
         "https://u:p@a.example",
+        "https://:p@a.example",
         "https://a.example/?x=1",
         "a.example",
         "https://a.example/#f",

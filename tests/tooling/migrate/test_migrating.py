@@ -364,6 +364,39 @@ def test_subclasses_of_servers_are_servers_in_every_file() -> None:
     assert texts["plain"].endswith("class Plain(Server): pass\nmcp = Plain('x')\n")
 
 
+def test_only_what_a_file_imports_is_a_server_of_another_file() -> None:
+    shop = "from fastmcp import FastMCP\nclass Shop(FastMCP): pass\n"
+    app = (
+        "from shop import Shop as Store\nimport shop\n"
+        "class Small(shop.Shop): pass\n"
+        "one, two = Store('x', debug=True), Small(name='y', debug=True)\n"
+    )
+    other = (
+        "from sales import Base\nclass Shop(Base):\n"
+        "    def __init__(self):\n        super().__init__('x', port=3)\n        self.run(transport='stdio')\n"
+        "shop = Shop('x', 3)\n"
+    )
+    done = migrate_files({Path("shop.py"): shop, Path("app.py"): app, Path("other.py"): other})
+    assert "one, two = Store('x'), Small('y')\n" in done[Path("app.py")].text
+    assert done[Path("other.py")].text == other
+
+
+def test_a_constructor_of_the_program_itself_keeps_its_arguments() -> None:
+    base = (
+        "from fastmcp import FastMCP\nclass Base(FastMCP):\n"
+        "    def __init__(self, name: str, price: int) -> None:\n        super().__init__(name, debug=True)\n"
+        "class Same(Base): pass\nsame = Same('x', 5)\n"
+    )
+    shop = (
+        "from base import Same\nclass Shop(Same):\n"
+        "    def __init__(self) -> None:\n        super().__init__('shop', 4)\n"
+        "class Again(Same): pass\nagain = Again('y', 5)\n"
+    )
+    done = migrate_files({Path("base.py"): base, Path("shop.py"): shop})
+    assert "super().__init__(name)\n" in done[Path("base.py")].text
+    assert done[Path("base.py")].text.endswith("same = Same('x', 5)\n") and done[Path("shop.py")].text == shop
+
+
 def test_icons_and_annotations_of_the_sdk_become_ours() -> None:
     written = (
         "from mcp.types import Icon, ToolAnnotations\n"

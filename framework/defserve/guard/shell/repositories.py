@@ -34,7 +34,7 @@ MAX_INDEX_BYTES = 64 * 1024 * 1024
 MAX_REPOSITORIES = 200
 """How many submodules are looked at, at every depth."""
 MAX_ALTERNATES = 1_000
-"""How many lines of alternates are followed, in all lists together."""
+"""How many lines of alternates are read, in all lists together."""
 
 # A key stands at the beginning of a line, or behind the name of its section. What git takes for the rest of a value, or
 # for a comment, is read as a setting as well: whoever is wrong about where those end overlooks one.
@@ -113,7 +113,8 @@ class _Repositories:
         """The directory that a `.git` is or names."""
         if not os.path.isfile(place):
             return place if os.path.isdir(place) else None
-        named = _read(place, 4096).removeprefix("gitdir:").strip("\r\n").lstrip()
+        # As git reads it: what stands before the name is a part of it.
+        named = _read(place, 4096).removeprefix("gitdir: ").rstrip("\r\n")
         return os.path.join(os.path.dirname(place), named)
 
     def _find_in_folder(self, folder: str) -> Iterator[Violation]:
@@ -133,7 +134,7 @@ class _Repositories:
             return
         common = git
         if os.path.isfile(named := os.path.join(git, "commondir")):
-            common = os.path.join(git, _read(named, 4096).strip("\r\n"))
+            common = os.path.join(git, _read(named, 4096).rstrip("\r\n"))
             if not self._is_inside(common):
                 yield self._make_place_violation("commondir")
                 return
@@ -160,12 +161,12 @@ class _Repositories:
     def _find_alternates(self, objects: str, depth: int = 0) -> Iterator[Violation]:
         if not os.path.isfile(file := os.path.join(objects, "info", "alternates")):
             return
-        for line in _read(file, MAX_SETTINGS_BYTES).splitlines():
+        for line in _read(file, MAX_SETTINGS_BYTES).split("\n"):  # as git does, and nowhere else
+            self._alternates += 1
+            if self._alternates > MAX_ALTERNATES:
+                raise ValueError(f"it has more than {MAX_ALTERNATES} alternates")
             # In quotes, it may be any text.
-            if line.strip() and line[0] != "#":
-                self._alternates += 1
-                if self._alternates > MAX_ALTERNATES:
-                    raise ValueError(f"it has more than {MAX_ALTERNATES} alternates")
+            if line and line[0] != "#":
                 other = os.path.join(objects, line)
                 if line[0] == '"' or depth > 5 or not self._is_inside(other):  # git takes 5 in a row
                     yield self._make_place_violation("objects/info/alternates")
@@ -234,10 +235,12 @@ class _Repositories:
 
     def _leads_out(self, value: str, base: str) -> bool:
         value = value.removeprefix(":(optional)")
-        # `~` is a home, and `%(prefix)` where git is installed; a value that goes on below may end as anything.
+        # `~` is a home, and `%(prefix)` where git is installed; a value that goes on below may end as anything, and
+        # before 2.45, git reads a tab as a space.
         return (
             value.startswith(("~", "%(", "files://", "reftable://"))
             or value.endswith("\\")
+            or "\t" in value
             or (bool(value) and not self._is_inside(os.path.join(base, value)))
         )
 
@@ -274,7 +277,10 @@ def _names_program(section: str, key: str, value: str) -> bool:
 
 
 def _read_settings_text(file: str) -> str:
-    return _read(file, MAX_SETTINGS_BYTES).replace("\r", "\n") if os.path.isfile(file) else ""
+    text = _read(file, MAX_SETTINGS_BYTES).replace("\r\n", "\n") if os.path.isfile(file) else ""
+    if "\r" in text:
+        raise ValueError(f"{os.path.basename(file)} has a carriage return inside a line")
+    return text
 
 
 def _read_settings(text: str) -> Iterator[tuple[str, str]]:
@@ -290,16 +296,26 @@ def _read_settings(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_value(text: str) -> str:
-    """A value without its quotes, escapes and comment. One that goes on in the next line ends with a backslash."""
-    found, is_quoted = list[str](), False
+    """A value without its quotes, escapes and comment. One that goes on in the next line ends with a backslash.
+
+    As in git, spaces around it are no part of it, unless they are quoted. Other characters are, whatever Python strips.
+    """
+    found, end, is_quoted = list[str](), 0, False
     for piece in re.findall(r"\\.|.", text):
+        if piece in " \t" and not is_quoted:
+            found += piece if found else ()
+            continue
+        if piece in "#;" and not is_quoted:
+            break
         if piece == '"':
             is_quoted = not is_quoted
-        elif piece in "#;" and not is_quoted:
-            break
         else:
-            found.append({"\\n": "\n", "\\t": "\t"}.get(str(piece), str(piece)[-1]))
-    return "".join(found).strip()
+            found.append(_ESCAPES.get(str(piece), str(piece)[-1]))
+        end = len(found)
+    return "".join(found[:end])
+
+
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\b": "\b"}
 
 
 def _read(file: str, most: int) -> str:
@@ -317,7 +333,7 @@ def _is_git_folder(path: str) -> bool:
     if not path or not (os.path.islink(head) or os.path.isfile(head)):
         return False
     if os.path.isfile(named := os.path.join(path, "commondir")):
-        path = os.path.join(path, _read(named, 4096).strip("\r\n"))
+        path = os.path.join(path, _read(named, 4096).rstrip("\r\n"))
     is_valid = os.path.islink(head) or re.match(r"ref:\s*refs/|[0-9a-f]{40}", _read(head, 4096))
     return bool(is_valid) and all(os.path.isdir(os.path.join(path, name)) for name in ("objects", "refs"))
 

@@ -88,7 +88,7 @@ def _migrate_file(file: SourceFile, path: Path, source: str) -> Migration:
     from defserve.tooling.migrate.rewriting import ProgramRewriter
 
     facts = file.facts
-    if not (facts.names or facts.modules or facts.servers):
+    if not (facts.names or facts.modules or facts.servers or facts.server_classes):
         return Migration(source, [MigrationNote(1, NOTHING_TO_MIGRATE)])
     wrapper = MetadataWrapper(file.module, unsafe_skip_copy=True)
     if inside := facts.low_level_inside:

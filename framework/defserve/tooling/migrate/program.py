@@ -38,9 +38,9 @@ class ProgramFacts:
     )
     """Server → `host`, `port` and path, if they were given to it and not to its `run`."""
     makers: set[str] = field(default_factory=set[str])
-    """Functions that are annotated as returning a server, and classes of servers."""
+    """Functions that are annotated as returning a server."""
     server_classes: dict[str, bool] = field(default_factory=dict[str, bool])
-    """Subclasses of their server → whether they have an `__init__` of their own."""
+    """Subclasses of their server, also of other files → whether their `__init__` is the program's own."""
     returns: dict[str, list[cst.BaseExpression]] = field(default_factory=dict[str, list[cst.BaseExpression]])
     """A function or method → what each of that name returns; of other files, too, if none here has the name."""
     is_package: bool = False
@@ -58,6 +58,10 @@ class ProgramFacts:
 
     def is_server(self, node: cst.CSTNode) -> bool:
         return get_full_name_for_node(node) in self.servers
+
+    def inherits_own_init(self, node: cst.ClassDef) -> bool:
+        """Whether a subclass of a server extends one whose `__init__` is the program's own."""
+        return any(self.server_classes.get(get_full_name_for_node(base) or "") for base in list_bases(node))
 
 
 def is_foreign_module(module: str | None) -> bool:
@@ -160,15 +164,19 @@ class ServerClasses(cst.CSTVisitor):
         self._facts = facts
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        bases = [arg.value.value if isinstance(arg.value, cst.Subscript) else arg.value for arg in node.bases]
         if any(
             self._facts.resolve_name(base) in FOREIGN_SERVER_CLASSES
             or get_full_name_for_node(base) in self._facts.server_classes
-            for base in bases
+            for base in list_bases(node)
         ):
             made = matchers.FunctionDef(name=matchers.Name("__init__"))
-            self._facts.server_classes[node.name.value] = bool(matchers.findall(node.body, made))
-            self._facts.makers.add(node.name.value)
+            has_own = bool(matchers.findall(node.body, made)) or self._facts.inherits_own_init(node)
+            self._facts.server_classes[node.name.value] = has_own
+
+
+def list_bases(node: cst.ClassDef) -> list[cst.BaseExpression]:
+    """The classes that a class extends: of `FastMCP[State]`, `FastMCP`."""
+    return [arg.value.value if isinstance(arg.value, cst.Subscript) else arg.value for arg in node.bases]
 
 
 def is_context_annotation(annotation: cst.BaseExpression, facts: ProgramFacts) -> bool:

@@ -75,7 +75,7 @@ class ProgramRewriter(cst.CSTTransformer):
         self.notes: list[MigrationNote] = []
         self._untouched: set[cst.CSTNode] = set()
         self._within: list[bool] = []
-        self._classes: list[str] = []
+        self._classes: list[cst.ClassDef] = []
         self._annotations = self._calls = self._here = 0
         self._lines: dict[cst.CSTNode, int] = {}
         """Of names that are left as they are: where they stood."""
@@ -113,7 +113,7 @@ class ProgramRewriter(cst.CSTTransformer):
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self._bound[node.name.value] = self._line(node)
-        self._classes.append(node.name.value)
+        self._classes.append(node)
         if node.name.value in self._facts.server_classes:
             self._facts.servers.add("self")
             if matchers.findall(node.body, matchers.FunctionDef()):
@@ -123,14 +123,15 @@ class ProgramRewriter(cst.CSTTransformer):
                 )
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        if self._classes.pop() in self._facts.server_classes:
+        if self._classes.pop().name.value in self._facts.server_classes:
             self._facts.servers.discard("self")
         return updated_node
 
     def _is_constructor_of_subclass(self, call: cst.Call) -> bool:
-        """Whether it is `super().__init__(…)` in a subclass of their server, or makes one that has no `__init__`."""
-        if any(name in self._facts.server_classes for name in self._classes[-1:]):
-            return format_node(call.func) == "super().__init__"
+        """Whether their `__init__` is called: by `super()` in a subclass of their server, or to make one."""
+        inside = self._classes[-1] if self._classes else None
+        if inside is not None and inside.name.value in self._facts.server_classes:
+            return format_node(call.func) == "super().__init__" and not self._facts.inherits_own_init(inside)
         name = get_full_name_for_node(call.func)
         return self._facts.server_classes.get(name or "") is False
 
@@ -492,7 +493,8 @@ def spread_server_facts(files: Mapping[Path, SourceFile]) -> None:
         given: dict[str, set[int | str]] = {}
         # Most files have nothing to do with servers, and going through a file takes long.
         makers = {name for file in files.values() for name in file.facts.makers}
-        names = {name.rpartition(".")[2] for file in files.values() for name in file.facts.servers} | makers
+        known_names = (name for file in files.values() for name in (*file.facts.servers, *file.facts.server_classes))
+        names = {name.rpartition(".")[2] for name in known_names} | makers
         for path, file in files.items():
             if any(name in file.text for name in names):
                 file.module.visit(_Imported(path, files, file.facts))
@@ -505,15 +507,14 @@ def spread_server_facts(files: Mapping[Path, SourceFile]) -> None:
 
 
 def _spread_server_classes(files: Mapping[Path, SourceFile]) -> None:
-    """Add to the facts of each file the subclasses of servers that others have: it may make one, or extend one."""
-    known: dict[str, bool] = {}
-    while (
-        classes := {name: own for file in files.values() for name, own in file.facts.server_classes.items()}
-    ) != known:
-        known = classes
-        for file in files.values():
-            if any(name in file.text for name in known):
-                file.facts.server_classes |= {name: own for name, own in known.items() if name in file.text}
+    """Add to the facts of each file the subclasses of servers that it imports: it may make one, or extend one."""
+    known = 0
+    while known != (count := sum(len(file.facts.server_classes) for file in files.values())):
+        known = count
+        names = {name.rpartition(".")[2] for file in files.values() for name in file.facts.server_classes}
+        for path, file in files.items():
+            if any(name in file.text for name in names):
+                file.module.visit(_Imported(path, files, file.facts))
                 file.module.visit(ServerClasses(file.facts))
 
 
@@ -528,7 +529,7 @@ def spread_return_facts(files: Mapping[Path, SourceFile]) -> None:
 
 
 class _Imported(cst.CSTVisitor):
-    """Finds `from .app import mcp`, `from shop import app` and `import shop.app`."""
+    """Finds `from .app import mcp`, `from .app import Shop`, `from shop import app` and `import shop.app`."""
 
     def __init__(self, path: Path, files: Mapping[Path, SourceFile], facts: ProgramFacts) -> None:
         self._path, self._files, self._facts = path, files, facts
@@ -541,11 +542,14 @@ class _Imported(cst.CSTVisitor):
         if isinstance(node.names, cst.ImportStar):
             if source is not None:
                 self._facts.servers |= source.facts.servers
+                self._facts.server_classes |= source.facts.server_classes
             return
         for alias in node.names:
             name, local = alias.evaluated_name, alias.evaluated_alias or alias.evaluated_name
             if source is not None and name in source.facts.servers:
                 self._facts.servers.add(local)
+            if source is not None and name in source.facts.server_classes:
+                self._facts.server_classes[local] = source.facts.server_classes[name]
             self._add_members(f"{dotted}.{name}".strip("."), len(node.relative), local)
 
     def visit_Import(self, node: cst.Import) -> None:
@@ -555,9 +559,11 @@ class _Imported(cst.CSTVisitor):
                 self._add_members(name, 0, alias.evaluated_alias or name)
 
     def _add_members(self, dotted: str, level: int, local: str) -> None:
-        """The servers of a module that is imported as a whole."""
+        """The servers of a module that is imported as a whole, and its classes of servers."""
         if (source := self._find_file(dotted, level)) is not None:
             self._facts.servers |= {f"{local}.{name}" for name in source.facts.servers if "." not in name}
+            classes = source.facts.server_classes
+            self._facts.server_classes |= {f"{local}.{name}": own for name, own in classes.items() if "." not in name}
 
     def _find_file(self, dotted: str, level: int) -> SourceFile | None:
         parts = tuple(part for part in dotted.split(".") if part)
@@ -589,7 +595,8 @@ class _GivenServers(cst.CSTVisitor):
 
     def visit_Assign(self, node: cst.Assign) -> None:
         called = get_full_name_for_node(node.value.func) or "" if isinstance(node.value, cst.Call) else ""
-        if self._facts.is_server(node.value) or called.rpartition(".")[2] in self._makers:
+        is_made = called in self._facts.server_classes or called.rpartition(".")[2] in self._makers
+        if is_made or self._facts.is_server(node.value):
             names = (get_full_name_for_node(target.target) for target in node.targets)
             self._facts.servers |= {name for name in names if name is not None}
 
