@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server
+from defserve.serve.http1.connection import HttpConnection
 from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS, until
 from tests.rows import for_each_row
@@ -28,9 +29,13 @@ class Tools:
         self.server.tool(self.echo)
         self.server.tool(self.wait)
         self.server.tool(self.chat)
+        self.server.tool(self.tell)
 
     async def echo(self) -> str:
         return "at once"
+
+    async def tell(self) -> str:
+        return "much " * 1_000_000
 
     async def wait(self) -> str:
         self.begun.set()
@@ -95,6 +100,23 @@ async def test_several_requests_are_all_answered():
         tools.go.set()
         response = await reader.read()
         assert response.count(b"at once") == 2 and response.count(b"in the end") == 1
+        writer.close()
+
+
+async def test_a_request_behind_an_answer_that_is_read_slowly_is_answered(monkeypatch: pytest.MonkeyPatch):
+    looked: list[object] = []
+
+    def look(self: HttpConnection, seconds: float) -> None:
+        looked.append(self)
+        probe(self, seconds)
+
+    probe = HttpConnection._probe_half_closed
+    monkeypatch.setattr(HttpConnection, "_probe_half_closed", look)
+    async with listening(Tools().server) as where:
+        reader, writer = await asked(where, a_call("tell"), a_call("echo"))
+        assert b"200 OK" in await reader.readuntil(b"much ")
+        await until(lambda: bool(looked))  # whether the client is there
+        assert b"at once" in await reader.read()
         writer.close()
 
 

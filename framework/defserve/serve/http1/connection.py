@@ -235,8 +235,8 @@ class HttpConnection(StallGuard):
     def eof_received(self) -> bool:
         """The client sends no more, but it may still read: it gets the answer to what it has asked."""
         request = self.request
-        # Behind the request that was just answered another may wait for its turn. What was scanned is half a head.
-        is_idle = request is None and (not self._buffer or self._scanned > 0)
+        # Behind the request that was just answered another may wait for its turn. What was all scanned is half a head.
+        is_idle = request is None and self._scanned == len(self._buffer)
         if is_idle or self._body is not None or self.scheme == "https":
             return False
         if request is not None:
@@ -487,10 +487,11 @@ class HttpConnection(StallGuard):
         """A client that has left looks the same. Only writing to it shows the difference, so the app is woken up."""
         if self._is_over or self.transport.is_closing():
             return
-        if self.request is None:
+        if self.request is not None:
+            self.request.probe_half_closed_client()
+        elif not self._buffer:  # else the next request waits until the answer before it is read
             self.transport.close()
             return
-        self.request.probe_half_closed_client()
         self._loop.call_later(min(2 * seconds, MAX_PROBE_SECONDS), self._probe_half_closed, 2 * seconds)
 
     # -- the end -----------------------------------------------------------------------------------------
