@@ -44,6 +44,9 @@ MAX_BACKOFF_SECONDS = 3600.0
 FIGHT_SECONDS = 2 * MAX_BACKOFF_SECONDS
 
 log = logging.getLogger("defserve")
+# For the library: at the level `debug` it logs the headers of a handshake, the token too.
+_quiet = logging.getLogger("defserve.websockets.client")
+_quiet.setLevel(logging.WARNING)
 
 
 class OutboundCarrier(Carrier, Protocol):
@@ -424,6 +427,7 @@ async def dial_websocket(
         "ping_timeout": PING_SECONDS,
         "close_timeout": DIAL_CLOSE_SECONDS,
         "proxy": None if is_loopback(parts.hostname or "") else True,
+        "logger": _quiet,
     }
     # Where a proxy may be in between, its address says nothing of the server.
     peers = set[str]() if defaults["proxy"] is None or not getproxies() else None
