@@ -172,7 +172,7 @@ class OutboundRunner:
         self._was_admitted = True
         self._was_replaced = False
         self.backoff.reset()
-        log.info("connected to %s", self.url)
+        log.info("connected to %s", format_address_for_log(self.url))
         if self._on_admitted is not None:
             self._on_admitted()
         return True
@@ -405,6 +405,12 @@ class WebSocketClient:
             taken()
 
 
+def format_address_for_log(url: str) -> str:
+    """A URL without user, password and query, which may be secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 async def dial_websocket(
     url: str,
     *,
@@ -413,13 +419,12 @@ async def dial_websocket(
     longest: int,
     **options: Any,
 ) -> tuple[ClientConnection, str]:
-    """An open connection, and its address without user, password and query, which may be secret.
+    """An open connection, and its address as it may be shown.
 
     `options` are those of `websockets.connect`. Raises PeerError if it is refused, PeerGone if nobody is there,
     UsageError without `websockets`.
     """
-    library, parts = import_websockets(), urlsplit(url)
-    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    library, parts, address = import_websockets(), urlsplit(url), format_address_for_log(url)
     credentials = {"Authorization": f"Bearer {token}"} if token else {}
     defaults: dict[str, Any] = {
         "open_timeout": CONNECT_SECONDS,
