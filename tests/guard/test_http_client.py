@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import ssl
 import sys
 import zlib
@@ -45,6 +46,24 @@ async def test_a_public_page_is_fetched_from_the_pinned_address_under_its_own_na
         assert response.text == "GET /a?b=%C3%A4"
         assert net.dialled == [PUBLIC]
         assert net.heard[0].headers["host"] == "example.com"
+
+
+@pytest.mark.parametrize("wanted", [logging.NOTSET, logging.INFO])
+async def test_what_is_in_a_request_is_logged_only_if_the_author_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wanted: int
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    libraries = [logging.getLogger(name) for name in ("httpx2", "httpcore2")]
+    for library in libraries:
+        library.setLevel(wanted)
+    try:
+        async with web(monkeypatch, hello, dict(NAMES)) as net, GuardedClient(resolver=net.resolve) as client:
+            await client.get("http://example.com/people/Ann?appid=s3cret")
+        assert ("s3cret" in caplog.text) == ("Ann" in caplog.text) == (wanted == logging.INFO)
+        assert "httpcore2" not in caplog.text
+    finally:
+        for library in libraries:
+            library.setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("verb", ["post", "put", "patch", "delete", "head"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -92,6 +93,16 @@ async def test_a_place_that_does_not_let_us_in_is_left(monkeypatch: pytest.Monke
         with pytest.raises(PeerTimeout, match="not let in"):
             async with Server("calculator", "1").join(f"mcpx+{there.url}", token="worker"):
                 pass
+
+
+async def test_a_token_in_the_address_of_a_place_is_in_no_log(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "defserve")
+    async with (
+        gateway(worker=FULL) as there,
+        Server("calculator", "1").join(f"mcpx+{there.url}&token=s3cret", token="worker"),
+    ):
+        pass
+    assert "connected to ws://127.0.0.1:" in caplog.text and "s3cret" not in caplog.text
 
 
 async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing():

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from defserve.auth.auth_options import Auth
 from defserve.auth.bearer_tokens import get_revocation_follower
 from defserve.auth.principals import Principal
+from defserve.errors import DefserveError
 
 log = logging.getLogger("defserve.auth")
 
@@ -174,7 +175,9 @@ class LiveCredentials:
                 found = await credential.verify()
             self._unsure.discard(credential.key)
         except Exception as error:
-            log.warning("a credential in use cannot be verified: %s: %s", type(error).__name__, error)
+            # What an author's verifier raises may be the token itself: a KeyError, for instance.
+            why = f": {error}" if isinstance(error, DefserveError) else ""
+            log.warning("a credential in use cannot be verified: %s%s", type(error).__name__, why)
             if credential.key not in self._unsure:
                 self._unsure.add(credential.key)
                 return

@@ -122,11 +122,17 @@ def redact_text(text: str, *, limit: int = MAX_REDACTED_TEXT_LENGTH, multiline: 
     return shown if len(text) <= limit else f"{shown}… ({len(text)} characters)"
 
 
-def format_redacted_traceback(error: BaseException) -> str:
-    """The traceback of an error without what looks like a secret. A log must not be given it as `exc_info`."""
+def format_redacted_traceback(error: BaseException, known: Collection[str] = ()) -> str:
+    """The traceback of an error without what looks like a secret. A log must not be given it as `exc_info`.
+
+    `known` are secrets that have no look of their own, such as the token of a request.
+    """
     import traceback
 
-    return redact_text("".join(traceback.format_exception(error)), limit=MAX_TRACEBACK_LENGTH, multiline=True)
+    text = "".join(traceback.format_exception(error))
+    for secret in (each for each in known if len(each) > 7):  # a shorter one would be found in ordinary words
+        text = text.replace(secret, REDACTION_MASK)
+    return redact_text(text, limit=MAX_TRACEBACK_LENGTH, multiline=True)
 
 
 def _cut(text: str, *, limit: int = MAX_REDACTED_TEXT_LENGTH) -> str:

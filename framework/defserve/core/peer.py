@@ -346,10 +346,12 @@ def _dispatch_notification(session: Session, notification: Notification, sender:
             CURRENT_SENDER.reset(token)
     except ProtocolError:
         pass  # a broken notification is never answered
-    except Exception:
+    except Exception as error:
         import logging
 
-        logging.getLogger("defserve").exception("%s failed", notification.method)
+        from defserve.base.redaction import format_redacted_traceback
+
+        logging.getLogger("defserve").error("%s failed\n%s", notification.method, format_redacted_traceback(error))
     return True
 
 

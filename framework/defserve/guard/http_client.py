@@ -8,6 +8,7 @@ credentials do not cross origins. httpx2 is imported when the first request is s
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
     from defserve.guard.network import Resolver
 
+
+# They log every request with its whole URL, and the headers of responses: keys, cookies and the arguments of calls.
+# An author who wants these lines sets the level of the logger.
+_TALKATIVE: Final = ("httpx2", "httpcore2")
 
 # The only headers kept when a redirect leads to another origin. Any other header could be a credential.
 _CARRIED_ACROSS: Final = frozenset(
@@ -210,4 +215,7 @@ def load_httpx(what: str, *, fix: str = 'pip install "defserve[client]"') -> Any
         import httpx2
     except ImportError:
         raise UsageError(f"{what} needs httpx2, which is not installed", fix=fix) from None
+    for log in map(logging.getLogger, _TALKATIVE):
+        if log.level == logging.NOTSET:
+            log.setLevel(logging.WARNING)
     return httpx2

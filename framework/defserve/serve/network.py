@@ -279,7 +279,9 @@ class AppLifespan:
         try:
             await self._app(scope, self._to_app.get, self._send)
         except Exception as error:
-            log.error("the server did not start or stop as it should", exc_info=error)
+            from defserve.base.redaction import format_redacted_traceback
+
+            log.error("the server did not start or stop as it should\n%s", format_redacted_traceback(error))
 
     async def _send(self, message: dict[str, Any]) -> None:
         self._from_app.put_nowait(message["type"])

@@ -44,6 +44,9 @@ MAX_BACKOFF_SECONDS = 3600.0
 FIGHT_SECONDS = 2 * MAX_BACKOFF_SECONDS
 
 log = logging.getLogger("defserve")
+# For the library: at the level `debug` it logs the headers of a handshake, the token too.
+_quiet = logging.getLogger("defserve.websockets.client")
+_quiet.setLevel(logging.WARNING)
 
 
 class OutboundCarrier(Carrier, Protocol):
@@ -169,7 +172,7 @@ class OutboundRunner:
         self._was_admitted = True
         self._was_replaced = False
         self.backoff.reset()
-        log.info("connected to %s", self.url)
+        log.info("connected to %s", format_address_for_log(self.url))
         if self._on_admitted is not None:
             self._on_admitted()
         return True
@@ -402,6 +405,12 @@ class WebSocketClient:
             taken()
 
 
+def format_address_for_log(url: str) -> str:
+    """A URL without user, password and query, which may be secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 async def dial_websocket(
     url: str,
     *,
@@ -410,7 +419,7 @@ async def dial_websocket(
     longest: int,
     **options: Any,
 ) -> tuple[ClientConnection, str]:
-    """An open connection, and its address without user, password and query, which may be secret.
+    """An open connection, and its address as it may be shown.
 
     `options` are those of `websockets.connect`. Raises PeerError if it is refused, PeerGone if nobody is there,
     UsageError without `websockets`.
@@ -422,7 +431,7 @@ async def dial_websocket(
         _ = parts.port
     except ValueError:
         raise wrong from None
-    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    address = format_address_for_log(url)
     credentials = {"Authorization": f"Bearer {token}"} if token else {}
     defaults: dict[str, Any] = {
         "open_timeout": CONNECT_SECONDS,
@@ -430,6 +439,7 @@ async def dial_websocket(
         "ping_timeout": PING_SECONDS,
         "close_timeout": DIAL_CLOSE_SECONDS,
         "proxy": None if is_loopback(parts.hostname or "") else True,
+        "logger": _quiet,
     }
     # Where a proxy may be in between, its address says nothing of the server.
     peers = set[str]() if defaults["proxy"] is None or not getproxies() else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import socket
 import stat
@@ -437,3 +438,15 @@ async def drain_unless_stalled(connection: Connection, drain: Callable[[], Await
         except TimeoutError:
             if deadline is not None or connection.transport.get_write_buffer_size() >= waiting:
                 raise
+
+
+# -- A request at which the app failed.
+
+
+def log_failed_request(what: str, error: BaseException, scope: Scope) -> None:
+    """Log why. The error may name the caller's token, as a KeyError of an author's verifier does."""
+    from defserve.base.redaction import format_redacted_traceback
+
+    shown = [value.rpartition(b" ")[2] for name, value in scope["headers"] if name == b"authorization"]
+    told = format_redacted_traceback(error, [token.decode("latin-1") for token in shown])
+    logging.getLogger("defserve").error("%s\n%s", what, told)

@@ -93,6 +93,15 @@ async def test_a_verifier_that_never_answers_has_failed(monkeypatch: pytest.Monk
     assert "slow" in holder.ended
 
 
+async def test_a_token_that_a_verifier_names_in_its_error_is_not_in_the_log(caplog: pytest.LogCaptureFixture):
+    live, shown = LiveCredentials(), Shown("one")
+    shown.fails = KeyError("the-token-itself")
+    live.keep_verifying_holder(Holder(shown))
+    await live.verify_credentials()
+    live.close()
+    assert "cannot be verified: KeyError" in caplog.text and "the-token-itself" not in caplog.text
+
+
 async def test_one_that_cannot_be_ended_does_not_keep_the_others():
     class Stuck(Holder):
         def credential_ended(self, key: Any) -> None:

@@ -264,16 +264,19 @@ async def test_a_server_hears_what_is_said_to_it_or_to_all_and_answers():
             assert heard == [("ann", "hello", "plain")]
 
 
-async def test_a_handler_that_fails_harms_nobody():
+async def test_a_handler_that_fails_harms_nobody_and_no_password_in_its_error_is_logged(
+    caplog: pytest.LogCaptureFixture,
+):
     server = calculator()
 
     @server.on_chat
     async def fail(chat: Chat, participant: Participant) -> None:
-        raise RuntimeError("no")
+        raise RuntimeError("no answer from postgres://app:s3cret@db/books")
 
     async with gateway(worker=FULL, ann=FULL) as there, joined(server, there), stranger(there, "ann") as ann:
         await ann.send("chat", {"text": "hello"})
         assert "result" in (await ann.answer(await ann.ask("worker", "ping")))["payload"]
+    assert "@db/books" in caplog.text and "s3cret" not in caplog.text
 
 
 # -- coming and going

@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Context, Limits, Server
+from defserve.auth import Principal
 from defserve.serve.http1 import connection
 from defserve.serve.http1.connection import MAX_LEARNED_HEADS
 from defserve.serve.http1.request import RequestHeadCache
@@ -643,3 +644,21 @@ async def test_a_call_with_a_known_head_that_does_not_wait_is_answered_without_a
         finally:
             loop.set_task_factory(None)
             writer.close()
+
+
+async def test_a_token_that_a_verifier_names_in_its_error_is_not_in_the_log(caplog: pytest.LogCaptureFixture):
+    known: dict[str, Principal] = {}
+
+    class Verifier:
+        async def verify(self, token: str) -> Principal:
+            return known[token]
+
+    async with listening(Server("known", "1", auth=Verifier())) as where:
+        # A head that was seen before takes another way.
+        for number in range(4):
+            reader, writer = await where.connect()
+            writer.write(a_call("hi", "echo", f"authorization: Bearer the-token-itself-{number}"))
+            assert (await response_of(reader))[0] == 500
+            writer.close()
+    assert caplog.text.count("a request failed\n") == caplog.text.count("KeyError: '[redacted]'") == 4
+    assert "the-token-itself" not in caplog.text

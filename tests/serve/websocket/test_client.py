@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -130,6 +131,19 @@ async def test_a_redirect_is_not_followed_since_headers_would_go_with_it():
             with pytest.raises(HttpRefusal, match="HTTP 302"):
                 await dial_websocket(url, token="t", headers={"x-api-key": "k"}, longest=1_000)
     assert seen == []
+
+
+async def test_the_token_of_a_handshake_is_in_no_log(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+
+    async def wait(socket: ServerConnection) -> None:
+        await socket.wait_closed()
+
+    async with serve(wait, "127.0.0.1", 0, logger=logging.Logger("the other side")) as server:
+        url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/"
+        socket, _ = await dial_websocket(url, token="s3cret", longest=1_000)
+        await socket.close()
+    assert "s3cret" not in caplog.text
 
 
 async def test_challenges_in_two_headers_are_one_challenge_and_say_who_refused():

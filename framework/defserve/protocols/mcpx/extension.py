@@ -324,5 +324,7 @@ class TopicCarrier:
 async def _quietly(work: Awaitable[None]) -> None:
     try:
         await work
-    except Exception:
-        log.exception("a handler of the topic failed")
+    except Exception as error:
+        from defserve.base.redaction import format_redacted_traceback
+
+        log.error("a handler of the topic failed\n%s", format_redacted_traceback(error))

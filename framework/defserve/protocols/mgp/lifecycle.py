@@ -385,8 +385,11 @@ class HealthCheck:
         except (Exception, asyncio.CancelledError) as error:
             import logging
 
+            from defserve.base.redaction import format_redacted_traceback
+
             # The client reads only the type: the text may hold what it should not see.
-            logging.getLogger("defserve").warning("health check %s failed", self.name, exc_info=error)
+            told = format_redacted_traceback(error)
+            logging.getLogger("defserve").warning("health check %s failed\n%s", self.name, told)
             return type(error).__name__
 
     def _begin(self) -> asyncio.Future[Any]:

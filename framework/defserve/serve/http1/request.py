@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.serve.sockets import BUFFERED_REQUEST_KEY
+from defserve.serve.sockets import BUFFERED_REQUEST_KEY, log_failed_request
 
 if TYPE_CHECKING:
     from defserve.serve.http1.connection import HttpConnection
@@ -73,7 +73,7 @@ class HttpRequest:
                 await state.app(scope, self.receive, self.send)
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):
-                log.error("a request failed", exc_info=error)
+                log_failed_request("a request failed", error, self.scope)
             await self._end_failed()
             if not isinstance(error, Exception):
                 raise

@@ -22,7 +22,7 @@ from websockets.server import ServerProtocol
 
 from defserve.serve.http1.connection import MAX_DROPPED_BYTES, HttpConnection, StallGuard
 from defserve.serve.http1.framing import RequestHead
-from defserve.serve.sockets import MAX_SMALL_FRAGMENTS, SMALL_FRAGMENT_BYTES, TOO_MANY_FRAGMENTS
+from defserve.serve.sockets import MAX_SMALL_FRAGMENTS, SMALL_FRAGMENT_BYTES, TOO_MANY_FRAGMENTS, log_failed_request
 
 log = logging.getLogger("defserve")
 _quiet = logging.getLogger("defserve.websockets")
@@ -95,7 +95,7 @@ class WebSocketConnection(StallGuard):
         except Exception as error:
             # A client that leaves while the app sends is no failure of the app.
             if not (isinstance(error, ConnectionAbortedError) and self._is_over):
-                log.error("a WebSocket failed", exc_info=error)
+                log_failed_request("a WebSocket failed", error, self._scope)
             self._end(INTERNAL)
         else:
             self._end(NORMAL)

@@ -449,6 +449,21 @@ async def test_streams_do_not_take_the_room_of_calls():
 # -- sources
 
 
+async def test_a_password_in_the_error_of_a_source_is_not_in_the_log(caplog: pytest.LogCaptureFixture):
+    server = make_server()
+
+    @server.event
+    async def ticked(who: str) -> AsyncIterator[Push]:
+        if who:
+            raise OSError("no answer from postgres://app:s3cret@db/books")
+        yield Push(commits=1)
+
+    async with raw(server) as peer:
+        await open_stream(peer, name="ticked", arguments={"who": "a"})
+        await until(lambda: "the source of event ticked failed" in caplog.text)
+    assert "@db/books" in caplog.text and "s3cret" not in caplog.text
+
+
 async def test_a_source_runs_once_for_each_set_of_arguments_while_somebody_listens():
     server, running, ended = make_server(), list[str](), list[str]()
 

@@ -392,6 +392,19 @@ async def test_liveness_and_readiness(fails: bool, critical: bool, ready: tuple[
         assert await web.word("/readyz") == ready
 
 
+async def test_a_password_in_the_error_of_a_check_is_not_in_the_log(caplog: pytest.LogCaptureFixture):
+    server = Server("s", "1")
+
+    @server.health_check
+    def database() -> None:
+        raise OSError("no answer from postgres://app:s3cret@db/books")
+
+    async with probing(server) as web:
+        assert await web.word("/readyz") == (200, "degraded")
+    assert "health check database failed" in caplog.text and "@db/books" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
 async def test_a_server_that_drains_is_alive_and_not_ready():
     server, go = Server("s", "1"), asyncio.Event()
 

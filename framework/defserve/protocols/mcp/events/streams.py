@@ -202,7 +202,10 @@ class EventHub:
                 if isinstance(error, TimeoutError) and until_lost.expired():
                     log.warning("the source of event %s stops: another process may run it by now", event.name)
                     continue
-                log.error("the source of event %s failed, and is started again", event.name, exc_info=error)
+                from defserve.base.redaction import format_redacted_traceback
+
+                told = format_redacted_traceback(error)
+                log.error("the source of event %s failed, and is started again\n%s", event.name, told)
             finally:
                 await lease.release()
             await asyncio.sleep(backoff.next_wait())
