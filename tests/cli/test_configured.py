@@ -143,6 +143,15 @@ def test_an_unknown_name_is_told_the_known_ones(defserve: Run, project: Path):
     assert code == 1 and "has no server 'wether'" in err and "did you mean 'weather'?" in err
 
 
+def test_an_address_without_its_scheme_and_a_folder_are_no_unknown_names(defserve: Run, project: Path):
+    for target, fix in [
+        ("localhost:8000", "write the whole address: http://localhost:8000/mcp"),
+        (".", "name the file"),
+    ]:
+        code, _, err = defserve("list", target)
+        assert code == 1 and fix in err and "installed server" not in err
+
+
 def test_without_a_target_the_names_are_shown(defserve: Run, project: Path):
     assert f"Servers in .mcp.json\n  weather  {sys.executable} weather_here.py\n" in defserve("list").out
     assert [each["name"] for each in json.loads(defserve("list", "--json").out)] == ["weather"]

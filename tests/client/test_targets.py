@@ -82,6 +82,14 @@ def test_a_program_that_still_uses_another_framework_is_told_in_which_lines(monk
     assert "imported in lines 2, 3; `defserve migrate calc_mixed.py` says how" in caught.value.fix
 
 
+def test_a_server_of_another_framework_is_named():
+    Path("calc_foreign.py").write_text("from mcp.server import MCPServer\nmcp = MCPServer('calc')\n")
+    with pytest.raises(UsageError) as caught:
+        load_server("calc_foreign.py")
+    assert str(caught.value).startswith("'calc_foreign.py' has no server of defserve: mcp is another framework's")
+    assert caught.value.fix.startswith("`defserve migrate calc_foreign.py` rewrites it")
+
+
 def test_a_failure_in_the_framework_names_the_line_that_led_to_it():
     Path("calc_wrong.py").write_text("from defserve.client.targets import load_server\nload_server(3)")
     with pytest.raises(UsageError, match=r"^calc_wrong.py:2: running calc_wrong.py failed: AttributeError"):
@@ -108,6 +116,9 @@ def test_a_complaint_of_the_servers_own_is_passed_on():
             "shop_five",
             "'shop_five' is a folder, not a server\n  fix: name the file that makes the server: shop_five/app.py",
         ),
+        ("127.0.0.1:8000", "fix: write the whole address: http://127.0.0.1:8000/mcp"),
+        ("localhost:8000/tools", "fix: write the whole address: http://localhost:8000/tools"),
+        ("notes_five.md", "'notes_five.md' is not a server\n  fix: name a Python file or a module"),
         ("./calc_five", "did you mean ./calc_five.py?"),
         ("calc_five:nothing", "calc_five has no 'nothing'\n  fix: it has one, two"),
         ("calc_five", "several servers: one, two\n  fix: name one: calc_five:one"),
@@ -127,6 +138,7 @@ def test_what_cannot_be_found_is_explained(target: str, complaint: str):
     write("broken_five.py", "1 / 0")
     write("needs_five.py", "\nimport absent_dependency")
     write("empty_five.py", "")
+    Path("notes_five.md").write_text("Notes")
     with pytest.raises(UsageError) as caught:
         load_server(target)
     assert complaint in str(caught.value)

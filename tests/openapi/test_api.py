@@ -44,6 +44,13 @@ PETS: Json = {
 }
 
 
+def test_without_the_http_client_a_server_says_so_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    with pytest.raises(UsageError, match="need httpx2, which is not installed") as caught:
+        Server.from_openapi(document(PETS), base_url="https://api.example.com")
+    assert caught.value.fix == 'pip install "defserve[client]"'
+
+
 async def test_operations_become_tools_that_send_requests() -> None:
     api = RecordingApi(lambda request: httpx2.Response(200, json={"id": 1, "name": "Rex"}))
     async with api.server(PETS).connect() as client:

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from defserve import Limits, Server, ToolError, dangerous
 from defserve.auth import Principal, StaticTokens
+from defserve.binding.explicit_schema import find_instance_errors
 from defserve.protocols.mgp import errors
 from defserve.serve.http.other_endpoints import RestFailure
 from defserve.server import rest
@@ -146,6 +147,26 @@ def test_callers_are_authenticated_and_see_what_they_may_use():
     seen = client.get("/openapi.json", headers=less).json()
     assert set(seen["paths"]) == {"/tools/price", "/tools/{tool_name}"}
     assert seen["security"] == [{"bearer": []}]
+
+
+def test_a_refusal_has_the_form_that_the_document_gives_an_error():
+    tokens = {"full": Principal("ada", scopes={"admin"}), "less": Principal("bob")}
+    server = Server("guarded", "1", auth=StaticTokens(tokens))
+    server.add_tool(shop.greet, scopes=["admin"])
+    client = client_of(server)
+    full, less, bad = ({"authorization": f"Bearer {token}"} for token in ("full", "less", "bad"))
+    document = client.get("/openapi.json", headers=full).json()
+    schema = document["components"]["schemas"]["Error"]
+    for method, path, headers, status, kind in [
+        ("POST", "/tools/greet", {}, 401, "unauthenticated"),
+        ("POST", "/tools/greet", bad, 401, "unauthenticated"),
+        ("GET", "/openapi.json", {}, 401, "unauthenticated"),
+        ("POST", "/tools/greet", less, 403, "permission_denied"),
+        ("PUT", "/tools/greet", full, 405, "method_not_allowed"),
+    ]:
+        answer = client.request(method, path, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
+        assert find_instance_errors(answer.json(), schema, 1) == []
 
 
 def test_guards_and_confirmation_stand_before_a_call():

@@ -18,6 +18,7 @@ from defserve.client.targets import (
     is_code_target,
     is_file_target,
     is_server_address,
+    refuse_place,
     split_target,
 )
 from defserve.errors import PeerGone, UsageError, did_you_mean
@@ -224,7 +225,8 @@ def require_code_target(target: str) -> None:
 
 
 def _refuse_unknown(target: str) -> None:
-    """Raises UsageError if there are other names to suggest."""
+    """Raises UsageError for what is no name at all, and if there are other names to suggest."""
+    refuse_place(split_target(target)[0])
     from defserve.tooling.client_settings import find_nearest_mcp_json, list_configured_servers
 
     if names := [*list_configured_servers(), *(each.name for each in find_installed_servers())]:

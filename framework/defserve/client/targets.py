@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from defserve.base.search_path import add_author_import_folder, find_shadowed_file, is_library_module
@@ -42,7 +42,7 @@ def load_server(target: str) -> Any:
     ):
         return load_server(entry[0].target)
     if not path.endswith(".py"):
-        _refuse_place(path)
+        refuse_place(path)
     module = _load_file(path) if path.endswith(".py") else _import(path)
     found = _attribute(module, attribute, target) if attribute else _search(module, target)
     if not is_server_object(found):
@@ -116,14 +116,23 @@ def is_importable_module(name: str) -> bool:
         return name in sys.modules  # a module made by hand has no spec
 
 
-def _refuse_place(path: str) -> None:
-    """Raises UsageError for a folder, or a path to nothing: no module is called like that."""
+_BARE_ADDRESS: Final = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:]+\]):\d+(?P<path>/.*)?")
+
+
+def refuse_place(path: str) -> None:
+    """Raises UsageError for an address without its scheme, a folder, another file, or a path to nothing.
+
+    No module is called like that.
+    """
+    if (bare := _BARE_ADDRESS.fullmatch(path)) is not None:
+        whole = f"http://{path}" if bare["path"] else f"http://{path}/mcp"
+        raise UsageError(f"{path!r} is not a server", fix=f"write the whole address: {whole}")
     is_path = path.startswith(".") or os.sep in path or "/" in path
     if os.path.isdir(path) and (is_path or not is_importable_module(path)):
         beside = (os.path.join(path, each) for each in USUAL_FILES)
         file = next(filter(os.path.isfile, beside), os.path.join(path, USUAL_FILES[0]))
         raise UsageError(f"{path!r} is a folder, not a server", fix=f"name the file that makes the server: {file}")
-    if is_path:
+    if is_path or (os.path.isfile(path) and ("." in path or not is_importable_module(path))):
         raise UsageError(f"{path!r} is not a server", fix=f"name a Python file or a module; {_instead(path)}")
 
 
@@ -264,7 +273,22 @@ def _search(module: ModuleType, target: str) -> Any:
         raise UsageError(
             f"{target!r} has several servers: {', '.join(servers)}", fix=f"name one: {target}:{servers[0]}"
         )
+    if foreign := _find_foreign_server(module):
+        file = os.path.basename(getattr(module, "__file__", None) or f"{target}.py")
+        raise UsageError(
+            f"{target!r} has no server of defserve: {foreign} is another framework's",
+            fix=f"`defserve migrate {file}` rewrites it; to use it as it is: defserve list -- python {file}",
+        )
     raise UsageError(f"{target!r} has no server", fix="add one at module level: server = Server(...)")
+
+
+def _find_foreign_server(module: ModuleType) -> str | None:
+    """The name of a server that is made with another framework."""
+    for name, value in vars(module).items():
+        kind = cast("type[object]", type(value))
+        if hasattr(kind, "run") and any(each.__module__.partition(".")[0] in OTHER_FRAMEWORKS for each in kind.__mro__):
+            return name
+    return None
 
 
 def _servers(module: ModuleType) -> list[str]:

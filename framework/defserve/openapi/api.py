@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 from urllib.parse import urljoin, urlsplit
 
@@ -67,6 +68,10 @@ class ImportedApi:
         self.on_changed: Callable[[], None] = lambda: None
         """Called when a tool is listed differently from now on."""
         client = options.client
+        if client is None and find_spec("httpx2") is None:
+            raise UsageError(
+                "tools of an API need httpx2, which is not installed", fix='pip install "defserve[client]"'
+            )
         if client is not None and not hasattr(client, "stream"):
             client = InProcessApp(client)
         self._app = client if isinstance(client, InProcessApp) else None

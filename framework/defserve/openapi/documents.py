@@ -73,7 +73,12 @@ def _read_file(path: Path) -> OpenApiDocument:
             raise UsageError(f"{path} is longer than {MAX_DOCUMENT_BYTES} bytes", fix="cut it down to what you serve")
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", fix=FIX) from None
+        fix = FIX
+        if isinstance(error, FileNotFoundError) and not path.is_absolute():
+            # A client starts its servers in a folder of its own choice.
+            beside = f"Path(__file__).with_name({path.name!r})"
+            fix = f"it is looked for in {Path.cwd()}; for a file beside your code, write {beside}"
+        raise UsageError(f"{path} cannot be read: {error.strerror}", fix=fix) from None
     return OpenApiDocument(parse_document(data, str(path)), file=path)
 
 

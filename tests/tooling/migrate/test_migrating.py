@@ -146,6 +146,7 @@ HEAD = 'from fastmcp import Context, FastMCP\nmcp = FastMCP("m")\n'
         ("mcp.run('http', middleware=[refuse])", 3, "the option middleware= of run may protect something"),
         ("@mcp.tool\ndef f(a: int):\n    raise ValueError('a')", 5, "models do not read the text of ValueError"),
         ("@mcp.tool(enabled=False)\ndef f(): ...", 3, "the option enabled= of a tool may protect something"),
+        ("@mcp.resource('a://b')\ndef f() -> list[str]: ...", 4, "each text of the list is sent by itself"),
     ],
 )
 def test_what_cannot_be_rewritten_is_reported_with_its_line(written: str, line: int, note: str) -> None:
@@ -320,6 +321,15 @@ def test_a_main_that_did_more_or_is_used_elsewhere_is_reported() -> None:
     assert [tuple(note) for note in migrate(f"{did_more}entry = main\n").notes] == [
         (11, "main is left out: do the rest of it in a lifespan"),
         (15, "main is left out: call server.run()"),
+    ]
+
+
+def test_a_version_that_only_the_options_of_run_have_is_reported() -> None:
+    options = 'InitializationOptions(server_name="m", server_version="1.0")'
+    text, notes = migrate(LOW_LEVEL.replace("app.create_initialization_options()", options))
+    assert "InitializationOptions" not in text
+    assert [tuple(note) for note in notes] == [
+        (13, 'the version is left out with its line: write app = Server(…, version="1.0")')
     ]
 
 

@@ -221,7 +221,7 @@ class HttpApp:
         path = self._path(scope)
         methods = self._routes.get(path)
         if methods is None and self.rest is not None:
-            methods = self.rest.route(path, self._root(scope))
+            methods = self.rest.route(exchange, path, self._root(scope))
         if methods is None:
             await self._elsewhere(exchange, scope)
         return methods

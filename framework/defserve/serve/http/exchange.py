@@ -204,6 +204,8 @@ class Exchange(UnreadMessages):
     routing: tuple[str, str, str | None] | None
     challenge: str
     """What the client is asked for; set only if a call ends for want of it."""
+    encode_refusal: Callable[[int, str], bytes]
+    """How a refusal is written for programs; set only where that is no JSON-RPC error."""
 
     __slots__ = (
         "headers",
@@ -215,6 +217,7 @@ class Exchange(UnreadMessages):
         "routing",
         "refusal",
         "challenge",
+        "encode_refusal",
         "_is_read",
         "_scope",
         "_whole",
@@ -371,7 +374,10 @@ class Exchange(UnreadMessages):
         return wants_html_page(self.headers.get("accept"))
 
     async def refuse(self, status: int, text: str, headers: HeaderList = (), code: int = INVALID_REQUEST) -> None:
-        """Send a refusal: a page to a browser, a JSON-RPC error to who asks for JSON or sends it, else the text."""
+        """Send a refusal: a page to a browser, a JSON-RPC error to who asks for JSON or sends it, else the text.
+
+        Where the path has a form of its own for errors, programs get that.
+        """
         if self.is_browser_request:
             from defserve.base.html_pages import make_html_headers, render_error_page
 
@@ -379,7 +385,9 @@ class Exchange(UnreadMessages):
             body = render_error_page(status, truncate_text(text))
             await self.respond(status, body, [*about, *headers], kind=HTML_CONTENT_TYPE)
             return
-        if is_json_requested(self.headers.get("accept")) or is_json_content_type(self.headers.get("content-type")):
+        if (encode_refusal := getattr(self, "encode_refusal", None)) is not None:
+            await self.respond(status, encode_refusal(status, truncate_text(text)), headers)
+        elif is_json_requested(self.headers.get("accept")) or is_json_content_type(self.headers.get("content-type")):
             await self.respond(status, self.encode_error(code, text), headers)
         else:
             await self.respond(status, truncate_text(text).encode(), headers, plain=True)

@@ -313,6 +313,16 @@ STATUS: Final[Mapping[str, int]] = {
 }
 FAILED: Final = 422
 
+# The status of a request that no tool has seen → the kind of failure.
+REFUSALS: Final[Mapping[int, str]] = {
+    400: "invalid_arguments",
+    401: "unauthenticated",
+    403: "permission_denied",
+    405: "method_not_allowed",
+    429: "rate_limited",
+    503: "server_not_ready",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class RestRules:
@@ -354,12 +364,14 @@ class RestMount:
         self.provider, self.rules, self.base = provider, rules, base
         self.challenge: Challenge | None = None
 
-    def route(self, path: str, root: str) -> Methods | None:
+    def route(self, exchange: Exchange, path: str, root: str) -> Methods | None:
         """The methods at a path below the app's root. None if the path does not belong to the mount."""
-        if path == self.base + DOCUMENT:
-            return {"GET": lambda exchange, scope: self.send_openapi_document(exchange, root + self.base)}
-        if not (path + "/").startswith(f"{self.base}{TOOLS}/"):
+        is_document = path == self.base + DOCUMENT
+        if not is_document and not (path + "/").startswith(f"{self.base}{TOOLS}/"):
             return None
+        exchange.encode_refusal = _encode_refusal
+        if is_document:
+            return {"GET": lambda exchange, scope: self.send_openapi_document(exchange, root + self.base)}
         name = path.removeprefix(f"{self.base}{TOOLS}").removeprefix("/")
         return {"POST": lambda exchange, scope: self.call_tool(exchange, name)}
 
@@ -406,6 +418,11 @@ class RestMount:
         if problem is not None or not is_object(found):
             raise RestFailure("invalid_arguments", problem or "the body must be an object: the arguments by name")
         return found
+
+
+def _encode_refusal(status: int, text: str) -> bytes:
+    """What the document says an error is, for a request that is refused before its tool is looked for."""
+    return RestFailure(REFUSALS.get(status, "refused"), text).body()
 
 
 async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None:

@@ -559,6 +559,7 @@ class LowLevelServers:
         self._call: dict[cst.FunctionDef, str] = {}
         self._mains: dict[str, str] = {}
         self.problems: list[tuple[cst.CSTNode, str]] = []
+        self.notes: list[tuple[cst.CSTNode, str]] = []
 
     def read_module(self, module: cst.Module) -> None:
         """Look through the functions of a module."""
@@ -593,8 +594,17 @@ class LowLevelServers:
         for server in self._facts.low_level:
             if f"{server}.run(" in text and "stdio_server" in text and not function.decorators:
                 self._mains[main] = server
+                self._note_version(function, server)
                 if any(_is_more_than_serving(each, server) for each in function.body.body):
                     self.problems.append((function, f"{main} is left out: do the rest of it in a lifespan"))
+
+    def _note_version(self, main: cst.FunctionDef, server: str) -> None:
+        """Clients are told the version that only the options of `run` have."""
+        for node in matchers.findall(main, matchers.Arg(keyword=matchers.Name("server_version"))):
+            code = cst.Module([]).code_for_node(cst.ensure_type(node, cst.Arg).value)
+            self.notes.append(
+                (node, f"the version is left out with its line: write {server} = Server(…, version={code})")
+            )
 
     def _find_literal_tools(self, function: cst.FunctionDef) -> list[cst.Call] | None:
         body = function.body.body if isinstance(function.body, cst.IndentedBlock) else ()

@@ -397,6 +397,11 @@ class ProgramRewriter(cst.CSTTransformer):
         if (replaced := self._low_level.function(original_node, updated_node)) is not None:
             return replaced
         kind = self._get_item_kind(original_node)
+        if kind == "resource" and _is_list_of_texts(original_node.returns):
+            self._add_note(
+                original_node,
+                "here each text of the list is sent by itself: return json.dumps(…) to send the list as JSON",
+            )
         parameters = updated_node.params
         positional = [self._parameter(p, kind) for p in parameters.posonly_params]
         changed = [self._parameter(p, kind) for p in parameters.params]
@@ -441,7 +446,7 @@ class ProgramRewriter(cst.CSTTransformer):
 
     def visit_Module(self, node: cst.Module) -> None:
         self._low_level.read_module(node)
-        for line, text in ((self._line(n), text) for n, text in self._low_level.problems):
+        for line, text in ((self._line(n), text) for n, text in (*self._low_level.problems, *self._low_level.notes)):
             self.notes.append(MigrationNote(line, text))
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
@@ -466,6 +471,10 @@ def _is_our_context(annotation: cst.BaseExpression) -> bool:
     return isinstance(annotation, cst.BinaryOperation | cst.Subscript) and any(
         isinstance(node, cst.Name) and node.value == "Context" for node in annotation.children
     )
+
+
+def _is_list_of_texts(returns: cst.Annotation | None) -> bool:
+    return returns is not None and cst.Module([]).code_for_node(returns.annotation) in ("list[str]", "List[str]")
 
 
 def _make_equal_sign(parameter: cst.Param) -> Any:
