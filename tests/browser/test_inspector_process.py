@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,28 @@ def test_the_banner_of_a_crash_fits_every_window(browser: Browser, address: str)
         assert browser.page("document.documentElement.scrollWidth <= innerWidth"), width
         assert browser.page("document.querySelector('main').getBoundingClientRect().height > 200"), width
         assert serious(browser) == [], width
+
+
+def test_a_command_that_crashes_says_how_it_ended_and_then_its_last_lines(browser: Browser, tmp_path: Path):
+    (tmp_path / "fragile.py").write_text(f"{SERVER}\n\nserver.main()\n")
+    with inspector_process("--", sys.executable, "fragile.py", cwd=tmp_path) as (address, _):
+        open_tools(browser, address)
+        call(browser, "leave", "Failed")
+        said: str = browser.page(EXITED)
+        assert "exited with code 3. What is on this page stays." in said and "the last word" in said
+
+
+def test_on_a_phone_a_banner_stands_above_the_panel_and_hides_no_button(browser: Browser, tmp_path: Path):
+    (tmp_path / "fragile.py").write_text(SERVER)
+    with inspector_process("fragile.py", cwd=tmp_path) as (address, process):
+        open_tools(browser, address)
+        browser.look(375, 780)
+        process.terminate()
+        assert browser.page("document.querySelector('.banner')?.innerText.includes('went away')")
+        box = "document.querySelector({!r}).getBoundingClientRect()"
+        assert browser.page(f"{box.format('.top')}.bottom <= {box.format('.banner')}.top")
+        assert browser.page(f"{box.format('.banner')}.bottom <= {box.format('main')}.top")
+        assert browser.page("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_an_error_that_nobody_foresaw_shows_its_traceback(browser: Browser, address: str):

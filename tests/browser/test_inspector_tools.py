@@ -216,6 +216,30 @@ def test_the_form_and_its_json_are_one_value(inspector: Inspector):
     assert '"count": 3' in inspector.page(RESULT)
 
 
+def test_json_that_is_not_whole_is_not_called_and_stays_until_reset(inspector: Inspector):
+    inspector.open()
+    inspector.choose("chime")
+    inspector.press("JSON", ".t-form [role=tablist]")
+    inspector.fill(".rawbox textarea", '{"unfinished": ')
+    before = inspector.page("'calls ' + document.querySelectorAll('.t-res [role=tab]').length")
+    inspector.browser.key("Control+Enter")
+    assert inspector.page("document.activeElement === document.querySelector('.rawbox textarea')")
+    assert inspector.page("document.querySelector('.rawbox textarea').value") == '{"unfinished": '
+    assert inspector.page("'calls ' + document.querySelectorAll('.t-res [role=tab]').length") == before
+    inspector.press("Reset")
+    assert inspector.page("!document.querySelector('.rawbox textarea').value.includes('unfinished')")
+
+
+def test_closing_the_palette_gives_the_focus_back(inspector: Inspector):
+    inspector.open()
+    inspector.choose("chime")
+    inspector.page("document.querySelector('.t-form .btn.pri').focus() || true")
+    inspector.browser.key("Control+k")
+    assert inspector.page("!!document.activeElement.closest('.palette')")
+    inspector.browser.key("Escape")
+    assert inspector.page("document.activeElement === document.querySelector('.t-form .btn.pri')")
+
+
 @pytest.mark.slow
 def test_a_refusal_is_told_at_its_field_with_its_fix(inspector: Inspector):
     inspector.open()

@@ -12,10 +12,16 @@ from typing import Any
 import pytest
 
 from defserve import Server, UsageError
-from defserve.cli.commands.call import find_misnamed_arguments, parse_typed_arguments, unknown_tool
+from defserve.cli.commands.call import (
+    find_misnamed_arguments,
+    parse_typed_arguments,
+    render_waterfall,
+    unknown_tool,
+)
 from defserve.cli.target_connection import MORE, brief
 from defserve.cli.terminal_answers import PreparedAnswers, make_terminal_answers
 from defserve.client.answers import maybe_await
+from defserve.inspector.waterfalls import Waterfall, WaterfallStage
 from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS
 from tests.cli.running import Run
 from tests.rows import for_each_row
@@ -514,3 +520,17 @@ def test_timing_of_a_server_in_another_process_is_the_round_trip_and_says_why(de
     code, out, err = defserve("call", "add", "a=1", "b=2", "--timing", "--", sys.executable, CALCULATOR)
     assert (code, out) == (0, "3\n")
     assert "sending, and waiting for the server" in err and "in another process" in err
+
+
+def test_the_times_of_stages_are_whole_in_a_narrow_terminal():
+    pytest.importorskip("rich")
+    from defserve.cli.screen import make_console
+    from defserve.cli.screen_drawing import draw_blocks
+
+    outer = WaterfallStage("around", "a stage with a long title", 0, 0, 600)
+    screen = StringIO()
+    inner = WaterfallStage("function", "its part", 1, 100, 450.25)
+    draw_blocks(make_console(screen, width=60), render_waterfall(Waterfall(606.7, (outer, inner))))
+    shown = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
+    assert "600.00 ms" in shown and "450.25 ms" in shown and "99 %" in shown and "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 60

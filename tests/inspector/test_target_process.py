@@ -244,6 +244,34 @@ async def test_a_report_that_is_too_long_does_not_end_the_server(
         assert (await do(inspection, "tools.list"))["tools"]
 
 
+class BrokenLink:
+    """The pipe to a process that has just ended: writing finds out before reading does."""
+
+    returncode = 3
+
+    def __init__(self) -> None:
+        self.was_written = asyncio.Event()
+
+    async def send(self, message: bytes) -> None:
+        self.was_written.set()
+        raise PeerGone("/usr/bin/python exited with code 3; its last words:\noops")
+
+    async def receive(self) -> bytes | None:
+        await self.was_written.wait()
+        return None
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_call_that_finds_the_process_ended_says_it_in_the_same_words():
+    run = target_process.ProcessRun("folder/fragile.py", lambda reason: None)
+    run._link = BrokenLink()
+    run._reading = asyncio.create_task(run._read())
+    with pytest.raises(PeerGone, match=r"^fragile.py exited with 3$"):
+        await run.ask("who", [])
+
+
 def test_exit_codes_are_told_in_words():
     told = [describe_exit_code(code) for code in (0, 3, -11, -9, None)]
     assert told == [

@@ -266,7 +266,8 @@ def type_name(schema: Any) -> str:
     if "$ref" in known:
         return str(known["$ref"]).rpartition("/")[2]
     if known.get("type") == "array":
-        return f"{type_name(known.get('items'))}[]"
+        item = type_name(known.get("items"))
+        return f"({item})[]" if " | " in item else f"{item}[]"
     if is_array(known.get("type")):
         return " | ".join(map(str, known["type"]))
     members: Any = known.get("anyOf") or known.get("oneOf")

@@ -321,7 +321,11 @@ class ObservedLink:
         await self._link.send(message)
 
     async def receive(self) -> bytes | LostRequest | None:
-        came = await self._link.receive()
+        try:
+            came = await self._link.receive()
+        except PeerGone as error:
+            self._lost_all(error)
+            raise
         if isinstance(came, bytes):
             self._record("received", came)
         elif came is not None:
@@ -337,6 +341,11 @@ class ObservedLink:
     def _lost(self, id: RequestId, error: PeerError) -> None:
         """An answer that never came, as an answer that says why."""
         self._record("received", encode({"id": id, "error": {"code": error.code, "message": error.message}}))
+
+    def _lost_all(self, error: PeerGone) -> None:
+        """The server has left: nothing that is under way will be answered."""
+        for id in self._recorder.list_pending(self.era):
+            self._lost(id, error)
 
 
 class ObservedPipe(ObservedLink):
@@ -355,7 +364,11 @@ class ObservedPipe(ObservedLink):
             self._record("received", message)
             take(message)
 
-        self._pipe.push(came, gone)
+        def left(reason: PeerGone) -> None:
+            self._lost_all(reason)
+            gone(reason)
+
+        self._pipe.push(came, left)
 
     async def reopen(self) -> None:
         await self._again.reopen()

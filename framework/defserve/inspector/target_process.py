@@ -58,6 +58,7 @@ MAX_CHANNEL_BYTES: Final = 64 * 1024 * 1024
 MAX_UNREAD_MESSAGES: Final = 1_000
 """Messages that wait for one conversation. Then the process has to wait."""
 START_SECONDS = 120.0
+ENDING_SECONDS = 5.0
 REPORTS: Final = 0
 """The channel of questions and reports."""
 
@@ -209,7 +210,13 @@ class ProcessRun:
     async def _send(self, channel: int, message: bytes) -> None:
         if self.ended is not None:
             raise _copy(self.ended)
-        await self._link.send(b"%d %s" % (channel, message))
+        try:
+            await self._link.send(b"%d %s" % (channel, message))
+        except PeerGone:
+            await asyncio.wait([self._reading], timeout=ENDING_SECONDS)  # it knows how the process ended
+            if self.ended is None:
+                raise
+            raise _copy(self.ended) from None
 
     def _report(self, report: Json) -> None:
         # What does not fit into the pipe is buffered, and a process that has ended needs no report.
@@ -265,6 +272,7 @@ class ProcessRun:
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(reason)
+                answer.exception()  # the same: writing the question may have failed
         for channel in self._channels.values():
             channel.end(reason)
         self._channels.clear()

@@ -143,9 +143,11 @@ def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: boo
     if made := make_examples(wanted):
         body["examples"] = {f"example{number}": {"value": value} for number, value in enumerate(made, 1)}
     described = tool.get("description") or ""
+    first = described.partition("\n")[0]
+    shown = first if len(first) <= 120 else re.sub(r"(?s)^(.{60,118}(?=\s)|.{119}).*", r"\1…", first)
     operation: dict[str, Any] = {
         "operationId": name,
-        "summary": tool.get("title") or described.partition("\n")[0][:120] or name,
+        "summary": tool.get("title") or shown or name,
         "requestBody": {"required": bool(wanted.get("required")), "content": {"application/json": body}},
         "responses": _responses(given, authorized),
     }

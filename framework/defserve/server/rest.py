@@ -191,7 +191,7 @@ def _value(result: Params, tool: Tool) -> Any:
 
 
 MAX_API_PAGE_BYTES: Final = 256 * 1024
-MAX_TITLE, MAX_SUMMARY, MAX_EXAMPLE = 64, 400, 2_000
+MAX_TITLE, MAX_PATH, MAX_SUMMARY, MAX_EXAMPLE = 64, 144, 400, 2_000
 VERBS: Final = ("get", "post", "put", "patch", "delete")
 
 
@@ -270,7 +270,7 @@ def _operation(document: Mapping[str, Any], verb: str, path: str, operation: Map
     name = quote(replace_surrogates(path.rpartition("/tools/")[2]))
     call = _curl(f"{address}/tools/{name}", examples[0] if examples else {})
     return (
-        f"<details><summary class=op><span class=verb>{verb}</span> <code>{escape_line(path, MAX_TITLE)}</code> "
+        f"<details><summary class=op><span class=verb>{verb}</span> <code>{escape_line(path, MAX_PATH)}</code> "
         f"<span>{escape_line(operation.get('summary'), MAX_SUMMARY)}</span></summary>"
         f"<div>{f'<dl class=params>{rows}</dl>' if rows else '<p class=end>No parameters.</p>'}"
         f"<div class=copy><pre>{escape(call, quote=False)}</pre>{COPY_BUTTON_HTML}</div></div></details>"

@@ -6,7 +6,7 @@ import pytest
 
 from defserve import Server
 from defserve.client import Client, ClientLink, HttpLink, ProcessLink
-from defserve.errors import PeerError
+from defserve.errors import PeerError, PeerGone
 from defserve.inspector.era_connection import observe_link
 from defserve.inspector.recording.recorder import Recorder
 from defserve.limits import Limits
@@ -96,3 +96,29 @@ async def test_an_answer_that_is_lost_is_told():
     asked, lost = recorder.slice(0, 2)
     assert (asked.method, lost.of, lost.direction) == ("server/discover", asked.seq, "received")
     assert "cannot be reached" in recorder.describe_message(lost.seq)["body"]["error"]["message"]
+
+
+class LeavingLink:
+    """The link to a server that leaves before it answers anything."""
+
+    async def send(self, message: bytes) -> None:
+        pass
+
+    async def receive(self) -> bytes | None:
+        raise PeerGone("server.py exited with 3")
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_calls_that_a_server_leaves_unanswered_fail_and_do_not_run_for_ever():
+    recorder = Recorder()
+    link = observe_link(LeavingLink(), recorder, "stateless")
+    await link.send(b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "crash"}}')
+    await link.send(b'{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}')
+    with pytest.raises(PeerGone):
+        await link.receive()
+    called, listed, lost = recorder.slice(0, recorder.count)
+    assert (called.of, called.error) == (lost.seq, -32603) and called.ms is not None
+    assert recorder.describe_message(lost.seq)["body"]["error"]["message"] == "server.py exited with 3"
+    assert listed.of is None and recorder.errors == 1

@@ -169,3 +169,17 @@ def test_a_tool_whose_schema_cannot_be_translated_is_left_out_with_a_warning(
     (told,) = caplog.messages
     assert "leaves out the tool 'far'" in told and len(told) < 1_000
     validate(made)
+
+
+@for_each_row(
+    "described, summary",
+    [
+        ("word " * 24, ("word " * 24).strip()),
+        ("word " * 30, "word " * 23 + "…"),
+        ("x" * 200, "x" * 119 + "…"),
+    ],
+)
+def test_a_summary_that_is_cut_says_so_and_ends_with_a_whole_word(described: str, summary: str):
+    tool = {"name": "long", "description": described.strip(), "inputSchema": {"type": "object"}}
+    shown = build_openapi_document({"name": "s", "version": "1"}, [tool])["paths"]["/tools/long"]["post"]["summary"]
+    assert shown == summary.replace(" …", "…")

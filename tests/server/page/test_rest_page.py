@@ -80,3 +80,9 @@ def test_a_long_document_is_cut_and_says_so():
 )
 def test_a_document_that_is_none_has_a_page_all_the_same(document: Any):
     assert b"<h1>" in render_api_page(document, "http://localhost")
+
+
+def test_the_path_of_the_longest_name_is_shown_whole():
+    path = f"/tools/{'n' * 128}"
+    found = Page(render_api_page({"paths": {path: {"post": {}}}}, "http://localhost").decode())
+    assert path in found.texts["code"]

@@ -379,7 +379,7 @@ def unknown_tool(client: Client, tool: str, known: list[str], hidden: str) -> To
 # -- `defserve call --timing`: where the time of a call went, as a table with bars.
 
 
-BAR_WIDTH: Final = 32
+BAR_WIDTH: Final = 30
 INDENT: Final = "  "
 STYLES: Final = {"wait": "warning", "check": "default", "around": "default", "dependency": "name", "function": "title"}
 """The kind of a stage → the style of its bar."""
@@ -440,7 +440,7 @@ def render_waterfall(waterfall: Waterfall) -> Iterator[ScreenBlock]:
     if between * 100 >= whole:
         rows.append((("between the stages", "faint"), _format_ms(between), _format_share(between, whole), ("", "")))
     rows.append((("in all", "heading"), _format_ms(whole), "", ("", "")))
-    yield Table(("stage", f"{'time':>10}", "share", ""), rows)
+    yield Table(("stage", f"{'time':>10}", "share", ""), rows, fit=("",))
     if waterfall.left_out:
         yield StyledLine((f"{waterfall.left_out:,} more stages are not shown", "faint"))
     if waterfall.note:

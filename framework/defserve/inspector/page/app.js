@@ -255,7 +255,8 @@ const MOST_LINES = 8;
 function Exited({ told }) {
   const [all, setAll] = useState(false);
   const { lines = [], started = true } = told.exit ?? {};
-  const [first, ...rest] = String(told.message).split("\n");
+  const [head, ...rest] = String(told.message).split("\n");
+  const first = head.replace(/; its last words:$/, "");
   const written = lines.length ? lines : rest;
   return html`<div class="banner docked">
     <${Note}

@@ -4,7 +4,7 @@ import { app, openPanel, useStore } from "./store.js";
 import { useKeys } from "./keys.js";
 import { Icon } from "./parts/icons.js";
 import { Button, Switch } from "./parts/controls.js";
-import { Dialog, useTrap } from "./parts/layers.js";
+import { Dialog, useFocus, useTrap } from "./parts/layers.js";
 
 const close = () => app.set({ overlay: null });
 const MOST = 40;
@@ -18,6 +18,7 @@ export function Palette({ panels, loaded, actions }) {
   const [turn, setTurn] = useState(0);
   const list = useRef(null);
   const own = useRef(null);
+  useFocus(own, "input");
   useTrap(own);
   // What is known here is there at once, so that Enter means what is typed. What the host has to be asked for follows.
   const { now, coming } = useMemo(() => {
@@ -83,7 +84,6 @@ export function Palette({ panels, loaded, actions }) {
           aria-label="Find a tool, call, message, panel, action"
           placeholder="Find a tool, call, message, panel, action"
           value=${words}
-          ref=${element => element && !words && element.focus()}
           onInput=${event => setWords(event.target.value)}
           onKeyDown=${onKeyDown}
         /><kbd>Esc</kbd></label

@@ -216,6 +216,14 @@ class Recorder:
         newest = reversed(self._entries[-MAX_SEARCHED:])
         return next((each for each in newest if each.id == id and each.kind == "request"), None)
 
+    def list_pending(self, era: str) -> list[str | int]:
+        """The ids of requests of a person in an era that were neither answered nor cancelled."""
+        return [
+            id
+            for (spoken, direction, id), entry in self._open.items()
+            if spoken == era and direction == "sent" and not entry.is_own and entry.note != "cancelled"
+        ]
+
     def slice(self, start: int, stop: int) -> list[RecordedMessage]:
         """The entries with these sequence numbers, as far as they are there."""
         return self._entries[max(start - self.first, 0) : max(stop - self.first, 0)]

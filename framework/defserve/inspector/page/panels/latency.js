@@ -133,7 +133,7 @@ function Minute({ seconds }) {
     </svg>
     <div class="row tiny faint num">
       <span>a minute ago</span><span class="grow"></span
-      ><span>${ten.toFixed(1)} calls a second in the last 10 s, at most ${number(most)} in one</span
+      ><span>${ten.toFixed(1)} calls a second in the last 10 s, at most ${number(most)} in one second</span
       ><span class="grow"></span><span>now</span>
     </div>
   </div>`;

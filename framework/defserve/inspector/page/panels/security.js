@@ -213,7 +213,8 @@ function Panel() {
   const left = html`<${Pane} label="Permissions and access" class="sec-left"
     ><div class="head">
       <h2>Permissions</h2>
-      <span class="dim small cut no-m">What you say here ends with the inspector.</span><span class="grow"></span>
+      <span class="dim small cut no-m">What you choose here lasts until the inspector ends.</span
+      ><span class="grow"></span>
       <span class="only-m"><${Button} small after="right" onClick=${() => setShow("show-audit")}>Audit<//></span>
       <${Button} small reason=${said ? null : "You have said nothing yet"} onClick=${() => take("security.reset")}
         >Reset all<//

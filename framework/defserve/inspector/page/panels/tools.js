@@ -39,6 +39,12 @@ function Panel() {
   }, [name, tools]);
   const onCall = () => {
     if (!tool || app.get().target.saved) return;
+    // Other arguments than those in view would be sent.
+    const unfinished = document.querySelector(".t-form .rawbox [aria-invalid=true]");
+    if (unfinished) {
+      unfinished.focus();
+      return;
+    }
     call(name, valueOf(store.get(), tool));
     setView("res");
   };

@@ -5,7 +5,7 @@ import { app, useStore } from "../store.js";
 import { Button } from "./controls.js";
 import { Icon } from "./icons.js";
 
-function useFocus(element, first) {
+export function useFocus(element, first) {
   useLayoutEffect(() => {
     const before = document.activeElement;
     (

@@ -51,15 +51,16 @@ export function Facts({ tool }) {
 function Raw({ value, onChange }) {
   const [text, setText] = useState(() => JSON.stringify(value, null, 2));
   const [bad, setBad] = useState("");
+  const inForm = JSON.stringify(value);
   useLayoutEffect(() => {
     try {
-      if (JSON.stringify(JSON.parse(text)) === JSON.stringify(value)) return;
+      if (JSON.stringify(JSON.parse(text)) === inForm) return;
     } catch {
       /* typed over */
     }
     setText(JSON.stringify(value, null, 2));
     setBad("");
-  }, [value]);
+  }, [inForm]);
   const set = given => {
     setText(given);
     try {
@@ -137,6 +138,7 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
   const wrong = { ...spelled(found), ...spelled(told(lastCall, value)) };
   const saved = useSaved(tool && name, value);
   // What is missing is only told once something was typed, or a call was made.
+  const [turn, setTurn] = useState(0);
   const touched = name in state.values || !!lastCall;
   const shownWrong = touched
     ? wrong
@@ -153,6 +155,10 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
   }
   const busy = running(state)?.tool === name;
   const set = next => setValue(name, next);
+  const reset = () => {
+    set(startOf(tool));
+    setTurn(turn + 1);
+  };
   const saveCommand = async () => {
     await navigator.clipboard?.writeText(saved.command).catch(() => {});
     toast("The command is copied");
@@ -184,7 +190,7 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
     <div class="body" role="tabpanel" aria-label=${tab}>
       ${
         tab === "json"
-          ? html`<${Raw} key=${name} value=${value} onChange=${set} />`
+          ? html`<${Raw} key=${`${name} ${turn}`} value=${value} onChange=${set} />`
           : tab === "definition"
             ? html`<${Definition} key=${name} tool=${tool} />`
             : tab === "latency"
@@ -206,7 +212,7 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
     <div class="bar">
       <${Button} primary icon="play" busy=${busy} keys="Ctrl ↵" reason=${isSaved ? SAVED : null} onClick=${onCall}
         >${touched && found.length && !isSaved ? "Call anyway" : "Call"}<//
-      ><${Button} class="no-m" onClick=${() => set(startOf(tool))}>Reset<//><span class="grow"></span>
+      ><${Button} class="no-m" onClick=${reset}>Reset<//><span class="grow"></span>
       <${Menu}
         icon="save"
         label="Save as"

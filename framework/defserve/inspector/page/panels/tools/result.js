@@ -1,6 +1,6 @@
 // The right pane: the calls, newest first, and what the one in view gave.
 import { html, useEffect, useState } from "../../vendor/preact.js";
-import { cut, duration, number } from "../../format.js";
+import { cut, duration, number, plural } from "../../format.js";
 import { answer, useOpenQuestions } from "../../questions.js";
 import { app, go, useStore } from "../../store.js";
 import { Button, Copy, Tabs } from "../../parts/controls.js";
@@ -73,7 +73,7 @@ function Progress({ call }) {
         left !== null && `About ${duration(left)} left.`,
         call.first != null && `First part after ${duration(call.first)}.`,
         era,
-        call.tokens > 0 && call.tokens < MANY_TOKENS && `About ${number(call.tokens)} tokens.`,
+        call.tokens > 0 && call.tokens < MANY_TOKENS && `About ${plural(call.tokens, "token")}.`,
       ]
         .filter(Boolean)
         .join(" ")}
@@ -81,7 +81,7 @@ function Progress({ call }) {
     ${
       call.tokens >= MANY_TOKENS &&
       html`<${Note} tone="warn" fact=${`About ${number(call.tokens)} tokens for a model to read.`}
-        >Some clients take no more than 25,000. Give less, or in pages.<//
+        >Some clients take no more than 25,000. Return less, or return it in pages.<//
       >`
     }
   </div>`;

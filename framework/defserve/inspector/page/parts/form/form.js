@@ -140,7 +140,7 @@ function Field(props) {
           <label for=${id}><b>${name}</b></label
           ><span class="t">boolean</span>
         </div>
-        <span class="help cut" title=${schema.description}>${schema.description}</span>
+        <span class="help">${schema.description}</span>
       </div>
       ${problem && html`<p class="help bad">${problem}</p>`}
     </div>`;
@@ -297,7 +297,7 @@ function Choices({ schema, root, value, onChange, id, name }) {
         html`<button
           type="button"
           key=${at}
-          class=${`chip pick${list.includes(each) ? " acc" : ""}`}
+          class=${`chip${list.includes(each) ? " acc" : ""}`}
           aria-pressed=${String(list.includes(each))}
           onClick=${() => toggle(each)}
         >

@@ -125,7 +125,10 @@ export function kindOf(schema, root) {
     const kind = kindOf(items, root);
     return kind === "text" ? "texts" : kind === "enum" ? "choices" : "list";
   }
-  if (schema.type === "object" || schema.properties) return schema.properties ? "object" : "map";
+  if (schema.type === "object" || schema.properties) {
+    const { properties, additionalProperties } = schema;
+    return properties && (Object.keys(properties).length || additionalProperties === false) ? "object" : "map";
+  }
   return "any";
 }
 
@@ -141,6 +144,9 @@ const WORDS = {
   enum: "enum",
 };
 
+const several = words =>
+  words.replace(/^(text|integer|number|boolean|date|time|enum|file|object|list)\b(?! and)/, "$1s");
+
 // The type in words, beside the name of a field.
 export function typeWords(schema, root, depth = 0) {
   const kind = kindOf(schema, root);
@@ -152,7 +158,7 @@ export function typeWords(schema, root, depth = 0) {
   if (kind === "object") return schema.title ? `object ${schema.title}` : "object";
   if (kind === "list" || kind === "choices") {
     const items = resolve(schema.items, root);
-    return `list of ${items.title ?? (depth > 2 ? "lists" : typeWords(items, root, depth + 1))}`;
+    return `list of ${items.title ?? (depth > 2 ? "lists" : several(typeWords(items, root, depth + 1)))}`;
   }
   if (kind === "text" && schema.format) return schema.format;
   return WORDS[kind] ?? kind;

@@ -1,0 +1,60 @@
+"""How the page reads a schema for its forms, run by Node where there is one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from defserve import inspector
+
+NODE = shutil.which("node")
+FORM = Path(inspector.__file__).parent / "page" / "parts" / "form"
+SCRIPT = """
+import { kindOf, typeWords } from "./schema.mjs";
+const given = JSON.parse(process.argv[1]);
+console.log(JSON.stringify(given.map(each => [kindOf(each, each), typeWords(each, each)])));
+"""
+
+
+def read_schemas(folder: Path, *schemas: object) -> list[list[str]]:
+    """The kind of field that each schema gets, and its type in words."""
+    text = (FORM / "schema.js").read_text(encoding="utf-8")
+    (folder / "schema.mjs").write_text(text, encoding="utf-8")
+    command = [str(NODE), "--input-type=module", "-e", SCRIPT, json.dumps(schemas)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=50)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_a_dictionary_gets_fields_to_add_members(tmp_path: Path):
+    free = {"type": "object", "properties": {}, "additionalProperties": {"type": "string"}}
+    closed = {"type": "object", "properties": {}, "additionalProperties": False}
+    named = {"type": "object", "properties": {"a": {}}}
+    bare = {"type": "object", "additionalProperties": False}
+    kinds = [kind for kind, _ in read_schemas(tmp_path, free, {"type": "object"}, closed, named, bare)]
+    assert kinds == ["map", "map", "object", "object", "map"]
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_a_list_says_of_what_in_the_plural(tmp_path: Path):
+    def listed(items: object) -> dict[str, object]:
+        return {"type": "array", "items": items}
+
+    items = (
+        {"type": "integer"},
+        {"type": "object"},
+        {"enum": ["a", "b"]},
+        listed({"type": "number"}),
+        {"title": "Address"},
+    )
+    assert [words for _, words in read_schemas(tmp_path, *map(listed, items))] == [
+        "list of integers",
+        "list of objects",
+        "list of enums",
+        "list of lists of numbers",
+        "list of Address",
+    ]
