@@ -106,12 +106,13 @@ async def test_a_token_in_the_address_of_a_place_is_in_no_log(caplog: pytest.Log
 
 
 async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing():
-    came = asyncio.Event()
+    came, left = asyncio.Event(), asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         came.set()
         await reader.read()
         writer.close()
+        left.set()
 
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     url = f"ws://127.0.0.1:{silent.sockets[0].getsockname()[1]}/ws?topic=demo"
@@ -122,6 +123,7 @@ async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing()
         await came.wait()
         place.stop(0)
         await asyncio.wait_for(staying, 10)
+        await left.wait()
     silent.close()
 
 
