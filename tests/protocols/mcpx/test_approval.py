@@ -196,6 +196,12 @@ def test_what_is_no_export_is_refused(text: str):
         ApprovalRules.load(text)
 
 
+@for_each_row("change", [("[", "[" * 100_000), ('"at": ', f'"at": 1{"0" * 400}, "was": ')])
+def test_an_export_that_no_machine_could_read_is_refused(change: tuple[str, str]):
+    with pytest.raises(UsageError, match="not an export"):
+        ApprovalRules.load(taught(A).export().replace(*change))
+
+
 def test_edited_rules_do_not_count_only_decisions_do():
     text = taught(A).export().replace('"rules": []', '"rules": [{"method": "tools/call"}]')
     assert not ApprovalRules.load(text).approves(A, WRITE)

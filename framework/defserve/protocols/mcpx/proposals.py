@@ -487,7 +487,7 @@ class ApprovalRules:
             if body["version"] not in (RULES_FORMAT_VERSION, WITHOUT_CALLERS):
                 raise ValueError(f"version {body['version']!r}")
             decisions = [_decision(found) for found in body["decisions"]]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise UsageError(
                 f"this is not an export of approval rules: {error!r}", fix="give what ApprovalRules.export wrote"
             ) from None
