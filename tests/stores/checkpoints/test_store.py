@@ -527,7 +527,7 @@ def test_a_call_on_a_known_head_reads_only_where_the_head_is(run: Run):
     run(story())
 
 
-@pytest.mark.parametrize("damage", ["lost", "torn", "replaced", "no tree"])
+@pytest.mark.parametrize("damage", ["lost", "torn", "replaced", "no tree", "endless tree", "endless time"])
 def test_a_damaged_tree_is_found_by_verify_and_refused_by_reads(run: Run, damage: str):
     async def story() -> None:
         store = MemoryStore()
@@ -540,6 +540,10 @@ def test_a_damaged_tree_is_found_by_verify_and_refused_by_reads(run: Run, damage
                 KEY.space, put={ids[1]: record._replace(body=b'[{"op":"remove","path":"/q"}]').encode()}
             ),
             "no tree": StoreChange(KEY.space, put={TREE: b"?"}),
+            "endless tree": StoreChange(KEY.space, put={TREE: b'{"head":null,"last":1e400,"count":1,"epoch":0}'}),
+            "endless time": StoreChange(
+                KEY.space, put={ids[1]: record.encode().replace(b'"time":', b'"time":1%b,"was":' % (b"0" * 400))}
+            ),
         }
         await store.change(changes[damage])
         assert await trees_in(store).verify(KEY) != []

@@ -116,7 +116,7 @@ class CheckpointTree(NamedTuple):
         try:
             said = from_json(data)
             return cls(said["head"], int(said["last"]), int(said["count"]), int(said["epoch"]))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):
             raise StoreCorrupt("a tree in the store cannot be read") from None
 
 
@@ -172,7 +172,7 @@ class CheckpointRecord(NamedTuple):
             )  # fmt: skip
             position = LinePosition(*said["position"]) if "position" in said else None
             return cls(at, form, tuple(said.get("chain", ())), body, position)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None
 
 
