@@ -67,6 +67,8 @@ class EventHub:
     def __init__(self, events: EventLog, store: ServerStore, run_source: Callable[[EventType, Params], Any]) -> None:
         self.log, self._store, self._run_source = events, store, run_source
         self.tasks = BackgroundTasks()
+        self.emitting = BackgroundTasks()
+        """The events that nobody waits for, until the log has them."""
         self._marks: dict[str, int] = {}
         self._followers: dict[str, LogFollower] = {}
         self._pages: dict[tuple[str, Cursor], SharedPage] = {}
@@ -136,7 +138,7 @@ class EventHub:
     async def close(self) -> None:
         """The loop ends: nobody listens any more."""
         ending = [each.task for each in (*self._sources.values(), *self._followers.values())]
-        ending += self.tasks
+        ending += (*self.tasks, *self.emitting)
         if self._following is not None:
             ending.append(self._following)
         for task in ending:
