@@ -592,6 +592,26 @@ async def test_what_a_later_version_kept_is_left_alone_and_named_and_others_get_
     assert before.items() <= after.items()
 
 
+async def test_a_caller_in_another_form_is_told_once_and_others_get_their_events(
+    receiver: WebhookReceiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    address = f"sqlite:///{tmp_path / 'git.db'}"
+    keys = ApiKeys("memory:")
+    alice, bob = [await keys.create(name, permissions=["ToolsListAll"]) for name in ("alice", "bob")]
+    server = make_server(address, LOOPBACK, auth=keys)
+    async with listening(server) as where:
+        await ask_http(where, "events/subscribe", about(receiver), alice.token)
+        await rewrite(server, "*", lambda record: {**record, "caller": [1, 2]})
+        await ask_http(where, "events/subscribe", about(receiver), bob.token)
+    again = make_server(address, LOOPBACK, auth=keys)
+    async with listening(again) as where:
+        await ask_http(where, "events/list", {}, bob.token)
+        await again.emit_event("pushed", Push(commits=1), repository="x")
+        await received(receiver, 1)
+        await until(lambda: "another version of defserve" in caplog.text)
+        assert "never retrieved" not in caplog.text
+
+
 async def dump_webhooks(server: Server) -> dict[tuple[str, str], bytes]:
     """All that is kept of webhooks."""
     records = get_records(server)
