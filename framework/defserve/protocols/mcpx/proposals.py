@@ -19,6 +19,7 @@ from defserve.core.json_values import is_object
 from defserve.core.shapes import is_number
 from defserve.errors import UsageError, explain_arguments
 from defserve.protocols.mcpx.envelope import Envelope, MessageKind, find_operation_context, parse_kind
+from defserve.stores.files import replace_file
 
 LIFETIME: Final = 300.0
 MAX_PROPOSALS: Final = 10_000
@@ -495,7 +496,8 @@ class ApprovalRules:
 
     def save(self, path: str | Path) -> None:
         """Write `export()` to a file, replacing what it holds."""
-        Path(path).write_text(self.export(), encoding="utf-8")
+        # A name of the operating system may hold a lone surrogate, which JSON writes like this too.
+        replace_file(Path(path), self.export().encode(errors="backslashreplace"))
 
 
 def is_dangerous(tool: Mapping[str, Any]) -> bool:
