@@ -169,3 +169,10 @@ def test_a_tool_whose_schema_cannot_be_translated_is_left_out_with_a_warning(
     (told,) = caplog.messages
     assert "leaves out the tool 'far'" in told and len(told) < 1_000
     validate(made)
+
+
+def test_many_tools_that_are_left_out_fill_no_log(caplog: pytest.LogCaptureFixture):
+    (bad,) = [tool for tool in listed("a bound that is a text", "inputSchema") if tool["name"] == "far"]
+    build_openapi_document({"name": "front"}, [{**bad, "name": f"far_{number}"} for number in range(1_000)])
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 11 and warnings[-1].endswith("leaves out 990 more tools like these")
