@@ -526,6 +526,26 @@ async def test_a_server_that_others_reach_sends_nothing_to_its_own_machine(caplo
             assert receiver.challenges == 0
 
 
+async def test_webhooks_go_on_whatever_the_store_raises(
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    look, failures = deliveries.Deliveries._update_tasks, list[str]()  # pyright: ignore[reportPrivateUsage]
+
+    async def fail_once(self: deliveries.Deliveries) -> bool:
+        if not failures:
+            failures.append("no thread can be started")
+            raise RuntimeError(failures[0])
+        return await look(self)
+
+    monkeypatch.setattr(deliveries.Deliveries, "_update_tasks", fail_once)
+    monkeypatch.setattr(deliveries, "LOOK_SECONDS", 0.01)
+    async with raw(make_server(None, LOOPBACK)) as peer:
+        await subscribe(peer, receiver)
+        await peer.call("push", {"repository": "x", "commits": 1})
+        assert await received(receiver, 1) == [1]
+    assert "no thread can be started" in caplog.text
+
+
 # -- what another version kept
 
 
