@@ -17,6 +17,7 @@ from defserve import Server
 from defserve.errors import LimitExceeded, UsageError
 from defserve.protocols.mcp.events import extension, streams
 from defserve.protocols.mcp.events.draft import MAX_EVENT_DATA_BYTES
+from defserve.protocols.mcp.events.event_log import EventLog
 from defserve.protocols.mcp.events.extension import Events
 from defserve.server import EventSettings
 from defserve.stores import store as leases
@@ -404,6 +405,28 @@ async def test_a_stream_goes_on_after_a_cursor():
         _, first = await open_stream(peer, cursor)
         assert first == {"cursor": cursor, "truncated": False, "_meta": first["_meta"]}
         assert (await peer.hear())["params"]["data"] == {"commits": 1}
+
+
+async def test_a_stream_goes_on_whatever_the_store_raises(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(streams, "RETRY_SECONDS", 0.0)
+    server, read_page, failures = make_server(), EventLog.read_page, list[str]()
+
+    async def fail_once(self: EventLog, *given: Any, **options: Any) -> Any:
+        if not failures:
+            failures.append("no thread can be started")
+            raise RuntimeError(failures[0])
+        return await read_page(self, *given, **options)
+
+    async with raw(server) as peer:
+        await open_stream(peer)
+        await turns()
+        monkeypatch.setattr(EventLog, "read_page", fail_once)
+        await server.emit_event("pushed", Push(commits=1), repository="x")
+        heard = [await peer.hear(), await peer.hear()]
+        assert [each["method"] for each in heard] == ["notifications/events/error", "notifications/events/event"]
+    assert "no thread can be started" in caplog.text
 
 
 async def test_a_stream_after_a_lost_cursor_says_truncated():

@@ -254,7 +254,7 @@ class LogReader(Protocol):
 
     def read_soon(self, is_due: bool = False) -> None: ...
 
-    def report_failure(self, error: DefserveError) -> None: ...
+    def report_failure(self, error: Exception) -> None: ...
 
 
 class LogFollower:
@@ -338,7 +338,7 @@ class LogFollower:
                 is_behind = await self._read_on()
                 is_behind = await self._sweep_on() or is_behind
                 self._has_failed = False
-            except DefserveError as error:
+            except Exception as error:  # nothing that is raised may end it: nobody would hear of an event again
                 self._report_failure(error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -406,11 +406,12 @@ class LogFollower:
         for _, reader in nsmallest(count, kept, key=lambda each: each[0]):
             self._release(reader, self._position.number, is_due=True)
 
-    def _report_failure(self, error: DefserveError) -> None:
+    def _report_failure(self, error: Exception) -> None:
         """Once for each time that the store is away."""
         if not self._has_failed:
             self._has_failed = True
-            log.warning("events %s cannot be read: %s", self._name, error)
+            is_unexpected = not isinstance(error, DefserveError)
+            log.warning("events %s cannot be read: %s", self._name, error, exc_info=error if is_unexpected else None)
             for reader in list(self._waiting):
                 reader.report_failure(error)
 
@@ -479,7 +480,7 @@ class EventStream:
         """See `LogReader`."""
         self._woken.set()
 
-    def report_failure(self, error: DefserveError) -> None:
+    def report_failure(self, error: Exception) -> None:
         """See `LogReader`. A store that is away for a moment does not end the stream."""
         self._notify(ERROR_NOTIFICATION, {"error": {"code": -32603, "message": "events cannot be read now"}})
 

@@ -515,7 +515,7 @@ class SubscriptionDelivery:
         self._has_news, self._is_due = True, is_due
         self._waker.set()
 
-    def report_failure(self, error: DefserveError) -> None:
+    def report_failure(self, error: Exception) -> None:
         """See `LogReader`."""
 
     async def _run(self) -> None:
