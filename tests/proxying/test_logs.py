@@ -49,6 +49,21 @@ async def test_logs_reach_the_call_that_they_name_or_everybody_who_shares_the_ch
     assert heard == {"ann": ["for all", "own"], "bo": ["for all"]}
 
 
+async def test_a_level_that_is_no_text_is_no_level(caplog: pytest.LogCaptureFixture) -> None:
+    server, heard = Server("desk"), list[Any]()
+    body = """
+for call in told():
+    for level in ([], {}, 5, None, "loud", "info"):
+        say(method="notifications/message", params={"level": level, "data": str(level)})
+    answer(call["id"], "done")
+"""
+    server.mount(talker(body), prefix="e")
+    async with server.connect("handshake", on_log=heard.append) as client:
+        assert await client.call("e_talk") == "done"
+    assert [log["data"] for log in heard] == ["info"]
+    assert "failed" not in caplog.text
+
+
 async def test_who_has_two_calls_hears_a_message_once() -> None:
     server = Server("desk")
     server.mount(talker(TWO_AT_ONCE, per="shared"), prefix="e")

@@ -19,6 +19,7 @@ from defserve.protocols.mcp.tasks.run import TaskRunner, fail_task
 from tests.at_address import at_address, fresh
 from tests.protocols.mcp.tasks.peers import OVER, TAKES, YES, callers, shop
 from tests.proxying.backends import ERAS, child
+from tests.rows import for_each_row
 from tests.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.anyio
@@ -234,6 +235,26 @@ async def test_a_listener_hears_that_another_process_has_ended_a_task_elsewhere(
             await runner.storage.change(id, lambda record: fail_task(record, "it is gone"))
             await until(lambda: heard[-1].get("status") == "failed")
             listening.cancel()
+
+
+@for_each_row("status", [["working"], {}, None, 5, "running"])
+async def test_a_status_that_is_none_does_not_end_a_task(status: Any, monkeypatch: pytest.MonkeyPatch):
+    back, job = shop()
+    async with at_address(back) as url:
+        front = proxy(Remote(url))
+        async with callers(front, None) as (client,):
+            id = (await client.call_raw("b_wait"))["taskId"]
+            servers: Any = front.mounts
+            ask = servers.ask_task
+
+            async def ask_oddly(*given: Any) -> dict[str, Any]:
+                return {**await ask(*given), "status": status}
+
+            with monkeypatch.context() as odd:
+                odd.setattr(servers, "ask_task", ask_oddly)
+                assert (await client.request("tasks/get", {"taskId": id}))["status"] == "working"
+            job.go_on.set()
+            assert (await ended(client, id))["status"] == "completed"
 
 
 async def test_links_in_the_result_of_a_task_have_the_prefix():

@@ -62,7 +62,18 @@ def test_a_line_longer_than_the_pipe_is_cut_and_counted(piped: Piped):
     piped.log("x" * 1_000_000)
     assert set(piped.read()) == {"x"}
     piped.log("after")
-    assert piped.read() == "1 lines of the log are missing: nobody read standard error\nafter\n"
+    assert piped.read() == "\n1 lines of the log are missing: nobody read standard error\nafter\n"
+    piped.log("later")
+    assert piped.read() == "later\n"
+
+
+def test_a_line_that_was_cut_does_not_make_the_next_one_no_json(piped: Piped):
+    piped.handler.setFormatter(JsonLogFormatter())
+    piped.log("x" * 1_000_000)
+    piped.read()
+    piped.log("after")
+    rest, told, after = piped.read().splitlines()
+    assert rest == "" and json.loads(told)["level"] == "warning" and json.loads(after)["message"] == "after"
 
 
 def test_a_log_of_json_lines_stays_one(piped: Piped):
@@ -109,7 +120,14 @@ def test_a_socket_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch
         handler = NonBlockingLogHandler()
         for _ in range(2000):
             handler.emit(logging.LogRecord("test", logging.INFO, "", 0, "x" * 1000, None, None))
-        assert ours.recv(1000) == b"x" * 1000
+        ours.setblocking(False)
+        read = b""
+        while select.select([ours], [], [], 0)[0]:
+            read += ours.recv(1 << 20)
+        assert read.startswith(b"x" * 1000 + b"\n")
+        handler.emit(logging.LogRecord("test", logging.INFO, "", 0, "after", None, None))
+        *_, told, after = ours.recv(1 << 20).decode().splitlines()
+        assert told.endswith("lines of the log are missing: nobody read standard error") and after == "after"
         handler.close()
 
 

@@ -22,6 +22,7 @@ from defserve.server import rest
 from defserve.server.openapi_document import build_openapi_document
 from tests.asgi import Web
 from tests.export import shop
+from tests.proxying.talkers import talker
 from tests.rows import for_each_row
 from tests.waiting import until
 
@@ -327,3 +328,20 @@ def test_a_document_that_cannot_be_made_is_an_error_with_a_body(monkeypatch: pyt
     answer = client_of(Server("s", "1")).get("/openapi.json")
     assert (answer.status_code, answer.json()["error"]["type"]) == (500, "internal_error")
     assert "secret" not in answer.text
+
+
+@for_each_row(
+    ("content", "result"),
+    [
+        ([5], [5]),
+        ([{"type": "text"}], [{"type": "text"}]),
+        ([{"type": "text", "text": "ok"}], "ok"),
+        ([], None),
+    ],
+)
+def test_the_odd_content_of_a_mounted_server_is_passed_on(content: list[Any], result: Any):
+    front = Server("front", "1")
+    front.mount(talker(f"for call in told(): say(id=call['id'], result={{'content': {content!r}}})"), prefix="b")
+    with client_of(front) as client:
+        answer = client.post("/tools/b_talk", json={})
+        assert (answer.status_code, answer.json()) == (200, {"result": result})

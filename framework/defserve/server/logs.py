@@ -52,6 +52,8 @@ class NonBlockingLogHandler(logging.StreamHandler[Any]):
         super().__init__(sys.stderr)
         self._piece = _writer_of(sys.stderr)
         self._lost = 0
+        self._is_torn = False
+        """Whether only a part of the last line was taken, so that its end is missing."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or count it as lost."""
@@ -60,7 +62,8 @@ class NonBlockingLogHandler(logging.StreamHandler[Any]):
             return
         try:
             said = [_missing(self._lost), record] if self._lost else [record]
-            self._write(self._piece, "".join(f"{self.format(one)}\n" for one in said).encode(errors="backslashreplace"))
+            text = "".join(f"{self.format(one)}\n" for one in said)
+            self._write(self._piece, (f"\n{text}" if self._is_torn else text).encode(errors="backslashreplace"))
         except Exception:
             self.handleError(record)
 
@@ -75,11 +78,15 @@ class NonBlockingLogHandler(logging.StreamHandler[Any]):
         # A pipe takes a piece of this size as a whole, or not at all.
         try:
             for start in range(0, len(data), select.PIPE_BUF):
-                piece(data[start : start + select.PIPE_BUF])
+                part = data[start : start + select.PIPE_BUF]
+                taken = piece(part)
+                self._is_torn = True
+                if taken < len(part):  # a socket takes what it has room for
+                    raise BlockingIOError
         except BlockingIOError:
             self._lost += 1
         else:
-            self._lost = 0
+            self._lost, self._is_torn = 0, False
 
 
 def _missing(lines: int) -> logging.LogRecord:

@@ -26,10 +26,10 @@ OPENAPI_VERSION: Final = "3.0.3"
 # Of a schema that is translated, and of one that examples are made for. A mounted server may have written it.
 MAX_SCHEMA_VALUES: Final = 20_000
 MAX_EXAMPLE_SCHEMA_VALUES: Final = 2_000
-
-# Characters of a tool's name and of a reason that a warning repeats.
+# Characters of a tool's name and of a reason that a warning repeats, and how many tools have a warning of their own.
 MAX_OPENAPI_NAME_LENGTH: Final = 128
 MAX_REASON: Final = 300
+MAX_LOGGED_TOOLS: Final = 10
 
 ERROR_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -76,13 +76,15 @@ def build_openapi_document(
         "ToolInput": {"type": "object", "description": "The tool's arguments by name."},
         "ToolOutput": {"type": "object", "required": ["result"], "properties": {"result": {}}},
     }
-    paths: dict[str, Any] = {}
+    paths, left_out = dict[str, Any](), 0
     for tool in tools:
         components: dict[str, Any] = {}
         try:
             operation = _operation(tool, components, authorized)
         except Exception as error:  # whatever a schema that is none makes of it: a mounted server may have written it
-            log.warning(
+            left_out += 1
+            log.log(
+                logging.WARNING if left_out <= MAX_LOGGED_TOOLS else logging.DEBUG,
                 "the OpenAPI document leaves out the tool %r: its schema cannot be translated (%s); callers that know "
                 "its name can still call it. Correct the schema where the tool is declared",
                 truncate_text(str(tool.get("name")), MAX_OPENAPI_NAME_LENGTH),
@@ -91,6 +93,8 @@ def build_openapi_document(
             continue
         schemas |= components
         paths[f"/tools/{tool['name']}"] = {"post": operation}
+    if left_out > MAX_LOGGED_TOOLS:
+        log.warning("the OpenAPI document leaves out %d more tools like these", left_out - MAX_LOGGED_TOOLS)
     paths["/tools/{tool_name}"] = {"post": _any_tool(paths, authorized)}
     document: dict[str, Any] = {
         "openapi": OPENAPI_VERSION,
@@ -143,19 +147,15 @@ def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: boo
     if made := make_examples(wanted):
         body["examples"] = {f"example{number}": {"value": value} for number, value in enumerate(made, 1)}
     described = tool.get("description") or ""
-    first = described.partition("\n")[0]
-    shown = first if len(first) <= 120 else re.sub(r"(?s)^(.{60,118}(?=\s)|.{119}).*", r"\1…", first)
+    shown = re.sub(r"^(?=.{121})(.{60,118}(?=\s)|.{119}).*", r"\1…", described.partition("\n")[0])
     operation: dict[str, Any] = {
         "operationId": name,
         "summary": tool.get("title") or shown or name,
         "requestBody": {"required": bool(wanted.get("required")), "content": {"application/json": body}},
         "responses": _responses(given, authorized),
     }
-    if described:
-        operation["description"] = described
-    if tags := get_tool_tags(tool):
-        operation["tags"] = tags
-    return operation
+    tags = get_tool_tags(tool)
+    return operation | ({"description": described} if described else {}) | ({"tags": tags} if tags else {})
 
 
 def get_input_schema(tool: Mapping[str, Any]) -> Mapping[str, Any]:

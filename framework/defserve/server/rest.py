@@ -180,10 +180,10 @@ def _value(result: Params, tool: Tool) -> Any:
         raise RestFailure("input_required", "this tool asks its caller a question, which cannot be answered here")
     if "structuredContent" in result:
         return unwrap_structured_content(result)
-    blocks: list[Params] = result.get("content") or []
-    if len(blocks) == 1 and blocks[0].get("type") == "text":
+    blocks: list[Any] = result.get("content") or []  # a mounted server may have put anything in it
+    if len(blocks) == 1 and is_object(block := blocks[0]) and block.get("type") == "text" and "text" in block:
         scalar = tool.returns.bare_scalar_schema
-        return parse_text_by_schema(blocks[0]["text"], scalar) if scalar is not None else blocks[0]["text"]
+        return parse_text_by_schema(block["text"], scalar) if scalar is not None else block["text"]
     return blocks or None
 
 

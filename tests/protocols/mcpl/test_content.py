@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Text
 from defserve.errors import InvalidParams, UsageError
-from defserve.protocols.mcpl.content import encode_mcpl_content, read_mcpl_content
+from defserve.protocols.mcpl.content import encode_mcpl_content, format_author_datetime, read_mcpl_content
 from tests.protocols.mcpl.appendix_b import CONTENT_BLOCK, validate
 from tests.rows import for_each_row
 
@@ -128,3 +128,9 @@ def test_what_is_sent_is_read_back(parts: list[Any]):
 def test_the_schema_itself_refuses_mcps_shapes():
     with pytest.raises(jsonschema.ValidationError):
         validate({"type": "resource", "resource": {"uri": "a://b", "text": "x"}}, CONTENT_BLOCK)
+
+
+@for_each_row("when", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+def test_a_time_that_has_no_year_in_utc_is_refused(when: str):
+    with pytest.raises(UsageError, match="in no year"):
+        format_author_datetime(when)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,6 +196,29 @@ def test_what_was_learned_is_exported_and_read_again():
 def test_what_is_no_export_is_refused(text: str):
     with pytest.raises(UsageError):
         ApprovalRules.load(text)
+
+
+@for_each_row("change", [("[", "[" * 100_000), ('"at": ', f'"at": 1{"0" * 400}, "was": ')])
+def test_an_export_that_no_machine_could_read_is_refused(change: tuple[str, str]):
+    with pytest.raises(UsageError, match="not an export"):
+        ApprovalRules.load(taught(A).export().replace(*change))
+
+
+def test_rules_are_saved_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file, rules = tmp_path / "rules.json", taught(A, B)
+    rules.save(file)
+    rules.record(C, True, by="ann\udce9")
+    rules.save(file)
+    assert [each.by for each in ApprovalRules.load(file.read_text(encoding="utf-8")).decisions][-1] == "ann\udce9"
+    before = file.read_bytes()
+
+    def fail(number: int) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="full"):
+        taught(A).save(file)
+    assert file.read_bytes() == before
 
 
 def test_edited_rules_do_not_count_only_decisions_do():

@@ -10,7 +10,7 @@ from defserve import Server
 from defserve.client.topic_client import join_topic
 from defserve.errors import PeerError, PeerTimeout, UsageError
 from defserve.protocols.mcpx import proposals
-from defserve.protocols.mcpx.envelope import Envelope
+from defserve.protocols.mcpx.envelope import GATEWAY_SENDER, Envelope
 from defserve.protocols.mcpx.participant import NotCapable, Participant, ProposalNotPending
 from defserve.protocols.mcpx.proposals import MAX_BYTES_PER_PROPOSER, MAX_PROPOSALS_PER_PROPOSER, Proposal, Proposals
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
@@ -123,6 +123,20 @@ def test_a_proposer_that_did_not_see_the_fulfilment_knows_its_outcome():
     assert tracked.record_outcome(response("unseen", "mallory"), "agent") is None
     assert tracked.record_outcome(response("unseen"), "somebody") is None
     assert tracked.record_outcome(response("unseen"), "agent") is proposal
+
+
+async def test_a_proposal_that_has_expired_has_no_outcome_for_who_asks_late():
+    clock = Clock()
+    agent = Participant(clock=clock)
+    agent.attach_gateway(lambda frame: None)
+    agent.receive_frame(
+        Envelope("system/welcome", GATEWAY_SENDER, {"you": {"id": "agent", "capabilities": [*PROPOSER]}}).encode()
+    )
+    proposal = agent.propose("worker", "tools/call", ADD)
+    clock.now += 300
+    assert agent.proposals == [] and proposal.status == "expired"
+    with pytest.raises(PeerTimeout, match="nobody has done what was proposed"):
+        await agent.outcome(proposal)
 
 
 def test_requests_without_end_for_one_proposal_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch):

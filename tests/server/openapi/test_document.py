@@ -183,3 +183,10 @@ def test_a_summary_that_is_cut_says_so_and_ends_with_a_whole_word(described: str
     tool = {"name": "long", "description": described.strip(), "inputSchema": {"type": "object"}}
     shown = build_openapi_document({"name": "s", "version": "1"}, [tool])["paths"]["/tools/long"]["post"]["summary"]
     assert shown == summary.replace(" …", "…")
+
+
+def test_many_tools_that_are_left_out_fill_no_log(caplog: pytest.LogCaptureFixture):
+    (bad,) = [tool for tool in listed("a bound that is a text", "inputSchema") if tool["name"] == "far"]
+    build_openapi_document({"name": "front"}, [{**bad, "name": f"far_{number}"} for number in range(1_000)])
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 11 and warnings[-1].endswith("leaves out 990 more tools like these")

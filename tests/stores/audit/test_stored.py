@@ -76,6 +76,27 @@ def test_an_event_that_is_not_durable_is_written_soon(address: str) -> None:
     log.close(), other.close()
 
 
+def test_an_event_waits_whatever_the_store_raises(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, failures = StoredAuditLog(address, key=KEY, linger=0.0), list[str]()
+    change = log._store.change  # pyright: ignore[reportPrivateUsage]
+
+    async def fail_once(one: StoreChange) -> bool:
+        if not failures:
+            failures.append("no thread can be started")
+            raise RuntimeError(failures[0])
+        return await change(one)
+
+    monkeypatch.setattr("defserve.stores.audit.stored_log.WRITE_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(log._store, "change", fail_once)  # pyright: ignore[reportPrivateUsage]
+    log.append(event(1))
+    other = StoredAuditLog(address, key=KEY)
+    wait_until(lambda: other.last_seq == 1)
+    log.append(event(2))
+    wait_until(lambda: other.last_seq == 2)
+    assert failures and numbers(log) == [1, 2]
+    log.close(), other.close()
+
+
 WRITER = """
 import sys
 from defserve.stores.audit.stored_log import StoredAuditLog

@@ -39,7 +39,7 @@ from defserve.stores.checkpoints.checkpoint_tree import (
     verify_checkpoint_id,
 )
 from defserve.stores.checkpoints.json_patches import apply_patch_to_text
-from defserve.stores.store import MemoryStore, Store, StoreChange, StoreCorrupt, StoreUnavailable
+from defserve.stores.store import CHECKPOINT_SPACES, MemoryStore, Store, StoreChange, StoreCorrupt, StoreUnavailable
 from tests.effort import examples
 from tests.rows import for_each_row
 from tests.stores.conftest import Run
@@ -527,12 +527,15 @@ def test_a_call_on_a_known_head_reads_only_where_the_head_is(run: Run):
     run(story())
 
 
-@pytest.mark.parametrize("damage", ["lost", "torn", "replaced", "no tree"])
+@pytest.mark.parametrize(
+    "damage",
+    ["lost", "torn", "replaced", "no tree", "endless tree", "endless time", "odd head", "odd parent", "odd chain"],
+)
 def test_a_damaged_tree_is_found_by_verify_and_refused_by_reads(run: Run, damage: str):
     async def story() -> None:
         store = MemoryStore()
         ids = await line(trees_in(store), 4)
-        record = (await records_in(store))[ids[1]]
+        record, last = [(await records_in(store))[ids[place]] for place in (1, 3)]
         changes = {
             "lost": StoreChange(KEY.space, drop=[ids[1]]),
             "torn": StoreChange(KEY.space, put={ids[1]: record.encode()[:20]}),
@@ -540,11 +543,32 @@ def test_a_damaged_tree_is_found_by_verify_and_refused_by_reads(run: Run, damage
                 KEY.space, put={ids[1]: record._replace(body=b'[{"op":"remove","path":"/q"}]').encode()}
             ),
             "no tree": StoreChange(KEY.space, put={TREE: b"?"}),
+            "odd head": StoreChange(KEY.space, put={TREE: b'{"head":[1],"last":1,"count":1,"epoch":0}'}),
+            "odd parent": StoreChange(
+                KEY.space, put={ids[1]: record.encode().replace(b'"parent":', b'"parent":[1],"was":')}
+            ),
+            "odd chain": StoreChange(KEY.space, put={ids[3]: last.encode().replace(b'"chain":[', b'"chain":[[1],')}),
+            "endless tree": StoreChange(KEY.space, put={TREE: b'{"head":null,"last":1e400,"count":1,"epoch":0}'}),
+            "endless time": StoreChange(
+                KEY.space, put={ids[1]: record.encode().replace(b'"time":', b'"time":1%b,"was":' % (b"0" * 400))}
+            ),
         }
         await store.change(changes[damage])
         assert await trees_in(store).verify(KEY) != []
         with pytest.raises(StoreCorrupt):
             await trees_in(store).load_checkpoint(KEY, ids[3])
+
+    run(story())
+
+
+@pytest.mark.parametrize("name", ["", "[1]", '{"a": 1}', "nothing"])
+def test_a_space_that_names_no_tree_is_damage(run: Run, name: str):
+    async def story() -> None:
+        store = MemoryStore()
+        await line(trees_in(store), 1)
+        await store.change(StoreChange(CHECKPOINT_SPACES.make_space(name), put={TREE: b"?"}))
+        with pytest.raises(StoreCorrupt, match="no name of one"):
+            await trees_in(store).list_trees()
 
     run(story())
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby
+from math import isfinite
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -257,6 +258,8 @@ def _problem(options: ResourceOptions) -> str | None:
     """What would make a listing or a reading invalid on the wire."""
     if options.ttl < 0 or (options.size or 0) < 0:
         return "ttl and size cannot be negative"
+    if not isfinite(options.ttl):
+        return f"ttl={options.ttl} is no number of seconds"
     hints = options.annotations or {}
     audience, priority = hints.get("audience", ()), hints.get("priority", 0)
     if isinstance(audience, str) or not set(audience) <= {"user", "assistant"}:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.explicit_schema import ExplicitArgumentsSchema
 from defserve.binding.problems import describe_unknown_argument
-from defserve.core.json_values import JsonSchema, is_object
+from defserve.core.json_values import JsonSchema, is_array, is_object
 from defserve.errors import BadArguments, Problem, UsageError, did_you_mean
 from defserve.protocols.mcp.items import ITEM_NAME_PATTERN, ORIGINAL_NAME_FACET
 from defserve.protocols.mcp.tools import Tool
@@ -222,7 +222,8 @@ class TransformedArguments(ArgumentsSchema):
 
 def _apply_changes(schema: JsonSchema, changes: Mapping[str, Argument]) -> JsonSchema:
     properties: dict[str, Any] = {}
-    required = list(schema.get("required", ()))
+    given: Any = schema.get("required")
+    required = list(given) if is_array(given) else []
     for name, inner in schema.get("properties", {}).items():
         change = changes.get(name)
         if change is None:

@@ -469,4 +469,7 @@ def format_author_datetime(when: datetime | str | None = None) -> str:
             when = datetime.fromisoformat(when)
         except ValueError:
             raise UsageError(f"timestamp {when!r} is not ISO 8601", fix='write "2026-01-23T10:30:00Z"') from None
-    return format_timestamp(when)
+    try:
+        return format_timestamp(when)
+    except OverflowError:
+        raise UsageError(f"timestamp {when} is in no year from 1 to 9999 in UTC", fix="give another time") from None

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from defserve.core.call import Call
 from defserve.core.extension import Handler, Listener
-from defserve.core.json_values import as_list, is_array
-from defserve.core.messages import Params
+from defserve.core.json_values import as_list, is_array, is_mapping
+from defserve.core.messages import Params, encode
 from defserve.core.peer import mask_unexpected_error
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, TimedOut, UsageError
@@ -225,6 +225,7 @@ async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
             (one if isinstance(one, Injection) else Injection(one)).to_wire(namespace, allowed[0] if allowed else "")
             for one in items
         ]
+        encode([one.get("metadata") for one in found])  # what has no JSON form fails this hook, and not all of them
     except Exception as error:
         log_failure(own, error)
         return []
@@ -335,11 +336,17 @@ def _cap(content: list[Params], limit: int) -> None:
 
 
 def _as_rewrite(given: Any) -> Rewrite | None:
-    if given is None or isinstance(given, Rewrite):
-        return given
-    if isinstance(given, str):
-        return Rewrite(given)
-    raise UsageError(f"a blocking hook gave {given!r:.80}", fix="return str, Rewrite(text, metadata=…) or None")
+    """Raises UsageError for what is no text to send, and ValueError for metadata without a JSON form."""
+    if given is None:
+        return None
+    text: Any = given
+    metadata: Any = None
+    if isinstance(given, Rewrite):
+        text, metadata = given.text, given.metadata
+    if not isinstance(text, str) or not (metadata is None or is_mapping(metadata)):
+        raise UsageError(f"a blocking hook gave {given!r:.80}", fix="return str, Rewrite(text, metadata=…) or None")
+    encode(dict(metadata or {}))  # what has no JSON form fails this hook, and not the answer of all
+    return Rewrite(text, metadata)
 
 
 def _merge_metadata(rewrites: Sequence[tuple[Hook, Rewrite]]) -> Params:

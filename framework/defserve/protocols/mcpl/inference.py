@@ -217,7 +217,7 @@ HOST_REASONS = {**STOP_REASONS, "stop": "end_turn", "length": "max_tokens"}
 
 def _read_written(value: Any) -> str:
     if is_array(value):  # some hosts answer in blocks
-        return "".join(block.get("text", "") for block in value if is_object(block))
+        return "".join(TEXT.read(block.get("text", "")) for block in value if is_object(block))
     return TEXT.read(value)
 
 
@@ -288,7 +288,10 @@ class InferenceRequest(WireShape):
     @property
     def temperature(self) -> float | None:
         found = read_member(self.preferences, "temperature", NUMBER, None, lenient=True)
-        return None if found is None else float(found)
+        try:
+            return None if found is None else float(found)
+        except OverflowError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,9 @@ class Participant:
                 async with asyncio.timeout(left if within is None else within):
                     await is_over.wait()
             except TimeoutError:
-                raise PeerTimeout(f"nobody has done what was proposed ({proposal.method} {proposal.context})") from None
+                raise _make_expiry_error(proposal) from None
+        if proposal.status == "expired":
+            raise _make_expiry_error(proposal)
         if proposal.status in ("declined", "withdrawn"):
             why = f": {proposal.reason}" if proposal.reason else ""
             raise PeerError(
@@ -396,6 +398,10 @@ class Participant:
         if (ask := self._asks.pop(envelope, None)) is not None:
             self.topic.unconfirmed.discard(envelope)
             ask.reply(error)
+
+
+def _make_expiry_error(proposal: Proposal) -> PeerTimeout:
+    return PeerTimeout(f"nobody has done what was proposed ({proposal.method} {proposal.context})")
 
 
 def _result(reply: Payload | PeerError) -> Any:

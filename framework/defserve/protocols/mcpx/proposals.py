@@ -19,6 +19,7 @@ from defserve.core.json_values import is_object
 from defserve.core.shapes import is_number
 from defserve.errors import UsageError, explain_arguments
 from defserve.protocols.mcpx.envelope import Envelope, MessageKind, find_operation_context, parse_kind
+from defserve.stores.files import replace_file
 
 LIFETIME: Final = 300.0
 MAX_PROPOSALS: Final = 10_000
@@ -487,7 +488,7 @@ class ApprovalRules:
             if body["version"] not in (RULES_FORMAT_VERSION, WITHOUT_CALLERS):
                 raise ValueError(f"version {body['version']!r}")
             decisions = [_decision(found) for found in body["decisions"]]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise UsageError(
                 f"this is not an export of approval rules: {error!r}", fix="give what ApprovalRules.export wrote"
             ) from None
@@ -495,7 +496,8 @@ class ApprovalRules:
 
     def save(self, path: str | Path) -> None:
         """Write `export()` to a file, replacing what it holds."""
-        Path(path).write_text(self.export(), encoding="utf-8")
+        # A name of the operating system may hold a lone surrogate, which JSON writes like this too.
+        replace_file(Path(path), self.export().encode(errors="backslashreplace"))
 
 
 def is_dangerous(tool: Mapping[str, Any]) -> bool:

@@ -213,7 +213,7 @@ class StoredAuditLog:
                 return
             try:
                 await self._append_contents(contents)
-            except DefserveError as error:
+            except Exception as error:  # whatever is wrong with the store: the events wait
                 with self._lock:
                     self._pending[:0] = batch
                     self._pending_size += sum(map(len, batch))
@@ -229,7 +229,7 @@ class StoredAuditLog:
             return
         try:
             is_written = await self._is_head(change.head)
-        except DefserveError as error:
+        except Exception as error:
             raise self._report_failure(error) from error
         self._unanswered = None
         if is_written:
@@ -238,7 +238,7 @@ class StoredAuditLog:
                 del self._pending[: change.events]
                 self._lost -= change.lost
 
-    def _report_failure(self, error: DefserveError) -> AuditUnavailable:
+    def _report_failure(self, error: Exception) -> AuditUnavailable:
         if not self._failing:
             log.error("the audit log %s cannot be written: %s; its events wait", self.name, error)
         self._failing = True

@@ -66,8 +66,12 @@ class TreeKey(NamedTuple):
 
     @classmethod
     def from_space(cls, space: str) -> TreeKey:
-        feature_set, owner = from_json(space.removeprefix(CHECKPOINT_SPACES))
-        return cls(feature_set, owner)
+        """Raises StoreCorrupt."""
+        try:
+            feature_set, owner = from_json(space.removeprefix(CHECKPOINT_SPACES))
+            return cls(f"{feature_set}", f"{owner}")
+        except (ValueError, TypeError):
+            raise StoreCorrupt(f"the store has a state under {space[:80]!a}, which is no name of one") from None
 
 
 @lru_cache(maxsize=4096)
@@ -115,8 +119,8 @@ class CheckpointTree(NamedTuple):
         """Raises StoreCorrupt."""
         try:
             said = from_json(data)
-            return cls(said["head"], int(said["last"]), int(said["count"]), int(said["epoch"]))
-        except (ValueError, TypeError, KeyError):
+            return cls(_optional_id(said["head"]), int(said["last"]), int(said["count"]), int(said["epoch"]))
+        except (ValueError, TypeError, KeyError, OverflowError):
             raise StoreCorrupt("a tree in the store cannot be read") from None
 
 
@@ -167,13 +171,20 @@ class CheckpointRecord(NamedTuple):
             said = from_json(head)
             form: Form = said["form"]
             at = Checkpoint(
-                id, said["parent"], int(said["depth"]), int(said["number"]), float(said["time"]), form == "opaque",
-                said.get("proved") is True,
+                id, _optional_id(said["parent"]), int(said["depth"]), int(said["number"]), float(said["time"]),
+                form == "opaque", said.get("proved") is True,
             )  # fmt: skip
             position = LinePosition(*said["position"]) if "position" in said else None
-            return cls(at, form, tuple(said.get("chain", ())), body, position)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return cls(at, form, tuple(map(str, said.get("chain", ()))), body, position)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None
+
+
+def _optional_id(value: Any) -> str | None:
+    """Raises TypeError for what is neither an id nor null."""
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError("no id of a checkpoint")
 
 
 def make_checkpoint_record(

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import InvalidParams
-from defserve.protocols.mcp.events.event_log import Cursor, CursorCodec, EventLog, load_events_secret
+from defserve.protocols.mcp.events.event_log import (
+    LOG_TTL_SECONDS,
+    BackendPosition,
+    Cursor,
+    CursorCodec,
+    EventLog,
+    load_events_secret,
+)
 from defserve.protocols.mcp.events.event_types import encode_canonical_json, matches_filter
 from defserve.server import EventSettings
 from defserve.stores.identity import ServerIdentity, make_server_store
@@ -157,6 +164,18 @@ async def test_a_log_keeps_so_many_so_much_and_for_so_long(settings: Any, kept: 
     assert len(found) in (kept, kept - 1)
     held = [name async for name, _ in log.store.scan("event log:pushed")]  # pyright: ignore[reportArgumentType]
     assert len(held) <= kept + 2
+
+
+async def test_a_place_in_another_server_ends_with_the_log():
+    clock = Clock()
+    log = EventLog(make_server_store(MemoryStore(clock=clock), IDENTITY), EventSettings(), clock)
+    await log.store_first_backend_position("pushed", "b", "1")
+    clock.now += LOG_TTL_SECONDS - 1
+    await log.move_backend_position("pushed", BackendPosition("b", "1", "2"))
+    clock.now += LOG_TTL_SECONDS - 1
+    assert await log.read_backend_position("pushed", "b") == "2"
+    clock.now += 2
+    assert await log.read_backend_position("pushed", "b") is None
 
 
 async def test_a_log_that_was_lost_is_another_one():

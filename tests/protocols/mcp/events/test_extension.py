@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ from pydantic import BaseModel
 
 from defserve import Server
 from defserve.errors import LimitExceeded, UsageError
-from defserve.protocols.mcp.events import streams
+from defserve.protocols.mcp.events import extension, streams
 from defserve.protocols.mcp.events.draft import MAX_EVENT_DATA_BYTES
+from defserve.protocols.mcp.events.event_log import EventLog
 from defserve.protocols.mcp.events.extension import Events
 from defserve.server import EventSettings
 from defserve.stores import store as leases
-from defserve.stores.store import LEASE_SPACES, StoreChange
+from defserve.stores.store import LEASE_SPACES, MemoryStore, StoreChange
 from tests.protocols.mcp.events.repositories import (
     EXTENSION,
     SEP,
@@ -31,7 +33,7 @@ from tests.protocols.mcp.events.repositories import (
     open_stream,
     poll,
 )
-from tests.raw import HANDSHAKE, Json, raw, until
+from tests.raw import HANDSHAKE, Json, raw, turns, until
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -231,6 +233,38 @@ async def test_an_event_can_be_emitted_before_serving_and_from_a_thread():
         assert heard["params"]["data"] == {"commits": 2}
 
 
+async def test_events_that_nobody_waits_for_are_in_the_store_before_the_server_has_ended(tmp_path: Path):
+    address = f"sqlite:///{tmp_path / 'events.db'}"
+    server = make_server(address)
+    async with raw(server) as peer:
+        cursor = (await poll(peer, None))["cursor"]
+        for number in range(1_000):
+            server.emit_event_soon("pushed", Push(commits=number), repository="x")
+    async with raw(make_server(address)) as peer:
+        told, has_more = list[Json](), True
+        while has_more:
+            page = await poll(peer, cursor)
+            told, cursor, has_more = [*told, *page["events"]], page["cursor"], page["hasMore"]
+    assert numbers(told) == list(range(1_000))
+
+
+async def test_events_that_the_store_does_not_take_before_the_end_are_counted_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(extension, "FAREWELL_SECONDS", 0.0)
+    store = MemoryStore()
+    server = make_server(store)
+    async with raw(server):
+
+        async def change_late(change: StoreChange) -> bool:
+            await turns()
+            return True
+
+        monkeypatch.setattr(store, "change", change_late)
+        server.emit_event_soon("pushed", Push(commits=1), repository="x")
+    assert "1 events that were emitted are not in the store" in caplog.text
+
+
 async def test_another_loop_emits_through_the_one_that_serves():
     server = make_server()
     async with raw(server) as peer:
@@ -371,6 +405,28 @@ async def test_a_stream_goes_on_after_a_cursor():
         _, first = await open_stream(peer, cursor)
         assert first == {"cursor": cursor, "truncated": False, "_meta": first["_meta"]}
         assert (await peer.hear())["params"]["data"] == {"commits": 1}
+
+
+async def test_a_stream_goes_on_whatever_the_store_raises(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(streams, "RETRY_SECONDS", 0.0)
+    server, read_page, failures = make_server(), EventLog.read_page, list[str]()
+
+    async def fail_once(self: EventLog, *given: Any, **options: Any) -> Any:
+        if not failures:
+            failures.append("no thread can be started")
+            raise RuntimeError(failures[0])
+        return await read_page(self, *given, **options)
+
+    async with raw(server) as peer:
+        await open_stream(peer)
+        await turns()
+        monkeypatch.setattr(EventLog, "read_page", fail_once)
+        await server.emit_event("pushed", Push(commits=1), repository="x")
+        heard = [await peer.hear(), await peer.hear()]
+        assert [each["method"] for each in heard] == ["notifications/events/error", "notifications/events/event"]
+    assert "no thread can be started" in caplog.text
 
 
 async def test_a_stream_after_a_lost_cursor_says_truncated():

@@ -526,6 +526,26 @@ async def test_a_server_that_others_reach_sends_nothing_to_its_own_machine(caplo
             assert receiver.challenges == 0
 
 
+async def test_webhooks_go_on_whatever_the_store_raises(
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    look, failures = deliveries.Deliveries._update_tasks, list[str]()  # pyright: ignore[reportPrivateUsage]
+
+    async def fail_once(self: deliveries.Deliveries) -> bool:
+        if not failures:
+            failures.append("no thread can be started")
+            raise RuntimeError(failures[0])
+        return await look(self)
+
+    monkeypatch.setattr(deliveries.Deliveries, "_update_tasks", fail_once)
+    monkeypatch.setattr(deliveries, "LOOK_SECONDS", 0.01)
+    async with raw(make_server(None, LOOPBACK)) as peer:
+        await subscribe(peer, receiver)
+        await peer.call("push", {"repository": "x", "commits": 1})
+        assert await received(receiver, 1) == [1]
+    assert "no thread can be started" in caplog.text
+
+
 # -- what another version kept
 
 
@@ -590,6 +610,26 @@ async def test_what_a_later_version_kept_is_left_alone_and_named_and_others_get_
         await until(lambda: "another version of defserve" in caplog.text)
         after = await dump_webhooks(again)
     assert before.items() <= after.items()
+
+
+async def test_a_caller_in_another_form_is_told_once_and_others_get_their_events(
+    receiver: WebhookReceiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    address = f"sqlite:///{tmp_path / 'git.db'}"
+    keys = ApiKeys("memory:")
+    alice, bob = [await keys.create(name, permissions=["ToolsListAll"]) for name in ("alice", "bob")]
+    server = make_server(address, LOOPBACK, auth=keys)
+    async with listening(server) as where:
+        await ask_http(where, "events/subscribe", about(receiver), alice.token)
+        await rewrite(server, "*", lambda record: {**record, "caller": [1, 2]})
+        await ask_http(where, "events/subscribe", about(receiver), bob.token)
+    again = make_server(address, LOOPBACK, auth=keys)
+    async with listening(again) as where:
+        await ask_http(where, "events/list", {}, bob.token)
+        await again.emit_event("pushed", Push(commits=1), repository="x")
+        await received(receiver, 1)
+        await until(lambda: "another version of defserve" in caplog.text)
+        assert "never retrieved" not in caplog.text
 
 
 async def dump_webhooks(server: Server) -> dict[tuple[str, str], bytes]:

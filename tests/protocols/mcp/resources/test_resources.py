@@ -215,6 +215,8 @@ def test_what_is_no_uri_is_refused_at_registration(uri: str):
     [
         ({"ttl": -1}, "ttl and size cannot be negative"),
         ({"size": -1}, "ttl and size cannot be negative"),
+        ({"ttl": float("inf")}, "ttl=inf is no number of seconds"),
+        ({"ttl": float("nan")}, "ttl=nan is no number of seconds"),
         ({"annotations": {"audience": "user"}}, "audience"),
         ({"annotations": {"audience": ["model"]}}, "audience"),
         ({"annotations": {"priority": 2}}, "priority"),

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from defserve.auth.principals import make_anonymous_principal
 from defserve.protocols.mcp.tasks import run
 from defserve.protocols.mcp.tasks.records import TaskRecord, TaskStorage, new_task_id
 from defserve.stores.identity import ServerIdentity, make_server_store
-from defserve.stores.store import MemoryStore, Store, StoreChange
+from defserve.stores.store import TASK_SPACES, MemoryStore, Store, StoreChange
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, asks, becomes, ended, get, shop
 from tests.raw import raw, text_of, turns, until
 from tests.rows import for_each_row
@@ -44,6 +45,23 @@ async def lost(where: str | Store, tool: str, **more: Any) -> str:
 
 
 # -- told by another process
+
+
+async def test_a_task_in_another_form_keeps_nobody_from_hearing_of_the_others(tmp_path: Path):
+    address = f"sqlite:///{tmp_path / 'tasks.db'}"
+    (one, job), (other, _) = shop(address), shop(address)
+    async with raw(one, capabilities=TAKES) as peer, raw(other, capabilities=TAKES) as elsewhere:
+        odd, plain = [(await peer.call("wait", {"name": name}))["taskId"] for name in ("odd", "plain")]
+        store, space = make_server_store(address, ServerIdentity("name", "shop")), TASK_SPACES.make_space(odd)
+        kept = (await store.get(space, ["record"]))["record"]
+        invented = kept.replace(b"{", b'{"invented":1,', 1)
+        assert await store.change(StoreChange(space, put={"record": invented}, ttl=60))
+        error = (await elsewhere.ask("tasks/get", {"taskId": odd}))["error"]
+        assert error["data"]["error_type"] == "store_corrupt"
+        await elsewhere.ask("tasks/cancel", {"taskId": plain})
+        await until(lambda: job.undone == ["plain"])
+        assert await store.change(StoreChange(space, put={"record": kept}, ttl=60))
+        await store.close()
 
 
 @pytest.mark.req("MCP-8")

@@ -16,6 +16,7 @@ from defserve.extending import Argument, Transform
 from tests.forking.spawning import quick_arguments
 from tests.openapi.apis import RecordingApi, operation, parameter
 from tests.protocols.mgp.callers import Trail
+from tests.proxying.talkers import START
 from tests.rows import for_each_row
 from tests.waiting import until
 
@@ -227,3 +228,17 @@ async def test_a_value_that_does_not_fit_is_the_operators_mistake() -> None:
     async with mounted(Transform(arguments={"search": {"limit": Argument(fixed="many")}})).connect() as client:
         text = (await client.call_raw("n_search", {"query": "t"}))["content"][0]["text"]
         assert text == "a value that this server sets does not fit: tell its operator"
+
+
+@for_each_row("required", ["None", "5", "'query'", "{'query': 1}"])
+async def test_a_list_of_required_arguments_that_is_none_does_not_break_the_list_of_tools(required: str) -> None:
+    body = START.replace(
+        '{"type": "object"}', f'{{"type": "object", "properties": {{"q": {{}}}}, "required": {required}}}'
+    )
+    front = Server("front")
+    transform = Transform(arguments={"talk": {"q": Argument(name="query", default=1)}})
+    command = Command(sys.executable, "-I", "-S", "-c", f"{body}\nfor call in told(): pass", version="handshake")
+    front.mount(command, prefix="b", transform=transform)
+    async with front.connect() as client:
+        (tool,) = await client.tools()
+        assert tool["inputSchema"] == {"type": "object", "properties": {"query": {"default": 1}}}

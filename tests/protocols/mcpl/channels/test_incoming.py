@@ -271,10 +271,14 @@ async def test_where_several_hosts_have_a_channel_the_author_says_whom(discord: 
         bob.answers["channels/incoming"] = HostError(-32603, "asleep")
         receipts = await discord.chat.incoming(message, to=everyone)
         assert sorted((receipt.accepted, receipt.reason) for receipt in receipts) == [(False, "asleep"), (True, None)]
+        bob.answers["channels/incoming"] = {"results": [{"messageId": ["m1"], "accepted": True}]}
+        receipts = await discord.chat.incoming(message, to=everyone)
+        unsaid = "the host did not mention it"
+        assert sorted((receipt.accepted, receipt.reason) for receipt in receipts) == [(False, unsaid), (True, None)]
         bob.answers["channels/incoming"] = {}
         await alice.ask("channels/close", {"channelId": SHARED.id})
         assert len(await discord.chat.incoming(message)) == 1
-        assert [len(one.list_requested_uris("channels/incoming")) for one in (alice, bob)] == [2, 3]
+        assert [len(one.list_requested_uris("channels/incoming")) for one in (alice, bob)] == [3, 4]
 
 
 # -- without a road back ---------------------------------------------------------------------------------

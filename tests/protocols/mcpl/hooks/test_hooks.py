@@ -467,6 +467,40 @@ async def test_one_that_fails_open_is_left_out():
         assert await after(host) == {"featureSet": "compliance", "modifiedResponse": "redacted"}
 
 
+@for_each_row("given", [Rewrite(None), Rewrite(5), Rewrite("x", [1]), Rewrite("x", {"a": object()}), 5])
+async def test_a_rewrite_that_cannot_be_sent_fails_its_hook_and_no_other(given: Any):
+    server, fails_open = make(), [False]
+
+    @server.feature_set("style", "S").after_inference(blocking=True, fail_open=True)
+    async def polish(turn: FinishedTurn) -> Any:
+        return given if fails_open[0] else None
+
+    @server.feature_set("compliance", "C").after_inference(blocking=True)
+    async def redact(turn: FinishedTurn) -> Any:
+        return "redacted" if fails_open[0] else given
+
+    async with hosting(server) as host:
+        error = (await host.ask("context/afterInference", AFTER))["error"]
+        assert (error["data"]["error_type"], error["data"]["featureSet"]) == ("hook_failed", "compliance")
+        fails_open[0] = True
+        assert await after(host) == {"featureSet": "compliance", "modifiedResponse": "redacted"}
+
+
+async def test_an_injection_that_cannot_be_sent_is_left_out_and_no_other():
+    server = make()
+
+    @server.feature_set("memory", "M").before_inference
+    async def recall(turn: Turn) -> Injection:
+        return Injection("x", metadata={"a": object()})
+
+    @server.feature_set("clock", "C").before_inference
+    async def tell_time(turn: Turn) -> str:
+        return "noon"
+
+    async with hosting(server) as host:
+        assert texts(await before(host)) == ["noon"]
+
+
 async def test_turns_that_come_faster_than_hooks_look_are_skipped(caplog: pytest.LogCaptureFixture):
     server, go, seen = make(Limits(in_flight=2)), asyncio.Event(), list[int]()
 

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from defserve import Assistant, Context, Image, Server, UsageError, User
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout
+from defserve.protocols.mcpl.inference import InferenceRequest
 from defserve.protocols.mcpl.peers import everyone, mark_running_hook
 from defserve.protocols.mcpl.vocabulary import CapabilityDenied, FeatureDisabled
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, SILENCE, Host, HostError, Json, hosting, session_of
@@ -121,7 +122,7 @@ async def test_answers_are_read_tolerantly(
         assert (found.content, found.finish_reason, found.model, found.usage) == (content, reason, "", None)
 
 
-@pytest.mark.parametrize("answer", [{}, {"content": 7}, "text", None])
+@pytest.mark.parametrize("answer", [{}, {"content": 7}, {"content": [{"text": 7}]}, "text", None])
 async def test_an_answer_without_content_is_an_error(server: Server, consolidation: Any, answer: Any):
     async with hosting(server, answers={"inference/request": answer}):
         with pytest.raises(PeerError, match="wrong shape"):
@@ -466,3 +467,10 @@ async def test_a_set_that_streams_needs_the_grant(server: Server):
             await writing.infer("x", to=session_of(server))
         assert denied.value.data["capability"] == "inferenceRequest.streaming"
         assert host.asked == []
+
+
+def test_a_temperature_that_no_float_can_hold_is_none():
+    asked = {"featureSet": SET, "messages": [{"role": "user", "content": "x"}]}
+    found = InferenceRequest.from_wire({**asked, "preferences": {"temperature": 10**400}})
+    assert found.temperature is None
+    assert InferenceRequest.from_wire({**asked, "preferences": {"temperature": 1}}).temperature == 1.0

@@ -154,6 +154,17 @@ async def test_a_state_that_is_too_large_is_refused_and_nothing_is_kept():
         assert refusal(await host.call("list_notes", state=big))[0] == "limit_exceeded"
 
 
+async def test_a_state_with_a_number_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch):
+    async with hosting(Notes().server) as host:
+        send = host.link.send
+        monkeypatch.setattr(host.link, "send", lambda frame: send(frame.replace(b'"1e400"', b"1e400")))
+        for state in ({"title": "1e400"}, ["1e400"], "1e400"):
+            reply = await host.ask("tools/call", {"name": "list_notes", "arguments": {}, "state": state})
+            assert reply["error"]["code"] == -32602
+            assert reply["error"]["message"].startswith("Invalid params: state cannot be kept")
+        assert notes_of(await host.call("list_notes")) == []
+
+
 # -- §8.4 ------------------------------------------------------------------------------------------------
 
 

@@ -337,8 +337,8 @@ class EventLog:
     async def move_backend_position(self, name: str, origin: BackendPosition) -> None:
         """Keep a later place, without an event. Raises BackendPositionMoved."""
         key, space = ORIGIN + origin.name, _space(name)
-        change = StoreChange(space, put={key: origin.after.encode()}, expect={key: origin.before.encode()})
-        if not await self.store.change(change):
+        put, expect = {key: origin.after.encode()}, {key: origin.before.encode()}
+        if not await self.store.change(StoreChange(space, put=put, expect=expect, ttl=self._ttl)):
             raise BackendPositionMoved
 
     @property

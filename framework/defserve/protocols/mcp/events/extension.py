@@ -63,6 +63,8 @@ MAX_SCANNED: Final = 1_000
 """Events that one poll looks at. If more may follow, the client asks again at once."""
 MAX_EARLY_EVENTS: Final = 1_000
 """Events that are emitted before the server serves, and kept until it does."""
+FAREWELL_SECONDS: Final = 5.0
+"""How long the end of a server waits for events that are on their way to the store."""
 POLLS_KEPT: Final = 3
 """A source goes on running for as long as so many polls would take."""
 
@@ -130,7 +132,7 @@ class Events(Extension):
             )
         hub = self._hubs[loop] = EventHub(self.log, self.store, lambda event, wanted: event.run_source(self, wanted))
         while self._early:
-            hub.tasks.start(_log_failure(self._early.popleft()()))
+            hub.emitting.start(_log_failure(self._early.popleft()()))
         if not is_in_memory(self.store) and (
             self.has_backends or any("webhook" in event.delivery for event in self.registry)
         ):
@@ -138,6 +140,7 @@ class Events(Extension):
         try:
             yield
         finally:
+            await _finish_emitting(hub)
             del self._hubs[loop]
             if self._webhooks is not None:
                 await self._webhooks.stop_deliveries(hub)
@@ -196,7 +199,7 @@ class Events(Extension):
                 )
             self._early.append(make_work)
         else:
-            hub[0].call_soon_threadsafe(lambda: hub[1].tasks.start(_log_failure(make_work())))
+            hub[0].call_soon_threadsafe(lambda: hub[1].emitting.start(_log_failure(make_work())))
 
     def find_declared(self, event: Any) -> EventType:
         """The type that an author means, by its function or name. Raises UsageError if there is none."""
@@ -464,3 +467,12 @@ async def _log_failure(work: Any) -> None:
         await work
     except Exception as error:
         log.error("an event could not be emitted: %s", error)
+
+
+async def _finish_emitting(hub: EventHub) -> None:
+    """Give the store a moment for the events that nobody waits for, and say how many it did not take."""
+    await asyncio.sleep(0)  # what was emitted in this very moment
+    if hub.emitting:
+        await asyncio.wait(hub.emitting, timeout=FAREWELL_SECONDS)
+    if hub.emitting:
+        log.error("the server ends, and %d events that were emitted are not in the store", len(hub.emitting))

@@ -67,6 +67,8 @@ class EventHub:
     def __init__(self, events: EventLog, store: ServerStore, run_source: Callable[[EventType, Params], Any]) -> None:
         self.log, self._store, self._run_source = events, store, run_source
         self.tasks = BackgroundTasks()
+        self.emitting = BackgroundTasks()
+        """The events that nobody waits for, until the log has them."""
         self._marks: dict[str, int] = {}
         self._followers: dict[str, LogFollower] = {}
         self._pages: dict[tuple[str, Cursor], SharedPage] = {}
@@ -136,7 +138,7 @@ class EventHub:
     async def close(self) -> None:
         """The loop ends: nobody listens any more."""
         ending = [each.task for each in (*self._sources.values(), *self._followers.values())]
-        ending += self.tasks
+        ending += (*self.tasks, *self.emitting)
         if self._following is not None:
             ending.append(self._following)
         for task in ending:
@@ -255,7 +257,7 @@ class LogReader(Protocol):
 
     def read_soon(self, is_due: bool = False) -> None: ...
 
-    def report_failure(self, error: DefserveError) -> None: ...
+    def report_failure(self, error: Exception) -> None: ...
 
 
 class LogFollower:
@@ -339,7 +341,7 @@ class LogFollower:
                 is_behind = await self._read_on()
                 is_behind = await self._sweep_on() or is_behind
                 self._has_failed = False
-            except DefserveError as error:
+            except Exception as error:  # nothing that is raised may end it: nobody would hear of an event again
                 self._report_failure(error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -407,11 +409,12 @@ class LogFollower:
         for _, reader in nsmallest(count, kept, key=lambda each: each[0]):
             self._release(reader, self._position.number, is_due=True)
 
-    def _report_failure(self, error: DefserveError) -> None:
+    def _report_failure(self, error: Exception) -> None:
         """Once for each time that the store is away."""
         if not self._has_failed:
             self._has_failed = True
-            log.warning("events %s cannot be read: %s", self._name, error)
+            is_unexpected = not isinstance(error, DefserveError)
+            log.warning("events %s cannot be read: %s", self._name, error, exc_info=error if is_unexpected else None)
             for reader in list(self._waiting):
                 reader.report_failure(error)
 
@@ -480,7 +483,7 @@ class EventStream:
         """See `LogReader`."""
         self._woken.set()
 
-    def report_failure(self, error: DefserveError) -> None:
+    def report_failure(self, error: Exception) -> None:
         """See `LogReader`. A store that is away for a moment does not end the stream."""
         self._notify(ERROR_NOTIFICATION, {"error": {"code": -32603, "message": "events cannot be read now"}})
 

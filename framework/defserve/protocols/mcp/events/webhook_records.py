@@ -87,8 +87,11 @@ class Subscription:
 
     @property
     def principal(self) -> Principal:
-        """Who subscribed, with the rights that it had."""
-        return decode_principal(self.caller)
+        """Who subscribed, with the rights that it had. Raises UnreadableWebhook."""
+        try:
+            return decode_principal(self.caller)
+        except (TypeError, ValueError):
+            raise UnreadableWebhook from None
 
 
 @dataclass(slots=True)

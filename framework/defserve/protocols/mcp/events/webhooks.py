@@ -323,8 +323,9 @@ class Deliveries:
                     await _wait(self._changed, LOOK_SECONDS)
                 else:
                     await _wait(self._changed, IDLE_LOOK_SECONDS)
-            except Refused as error:
-                log.warning("webhooks wait for the store: %s", error)
+            except Exception as error:  # nothing that is raised may end it: nobody would get an event again
+                is_unexpected = not isinstance(error, Refused)
+                log.warning("webhooks wait for the store: %s", error, exc_info=error if is_unexpected else None)
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _run_with_lease(self) -> None:
@@ -514,7 +515,7 @@ class SubscriptionDelivery:
         self._has_news, self._is_due = True, is_due
         self._waker.set()
 
-    def report_failure(self, error: DefserveError) -> None:
+    def report_failure(self, error: Exception) -> None:
         """See `LogReader`."""
 
     async def _run(self) -> None:

@@ -408,7 +408,7 @@ def _parse_reply(reply: bytes) -> Params:
 
 
 SERVER_LOST: Final = "the server that ran the task has ended; whether the task did its work is not known"
-TASK_STATUSES: Final = frozenset(get_args(TaskStatus))
+TASK_STATUSES: Final = get_args(TaskStatus)
 
 
 class TaskLost(DefserveError):
@@ -455,16 +455,16 @@ class RemoteTasks:
             found = await self._servers.ask_task(call, where, "tasks/get", {})
         except TaskLost:
             return await self._lost(task)
-        if found.get("status") not in TERMINAL_STATUSES:
+        if (status := _read_status(found)) not in TERMINAL_STATUSES:
             told = _translate_task(task.record, found)
             asked: Any = found.get("inputRequests")
             return {**told, "inputRequests": asked} if told["status"] == "input_required" and is_object(asked) else told
-        outcome = _encode_outcome(found)
+        outcome = _encode_outcome(status, found)
         if outcome is not None:
             outcome = await charge_outcome(runner, task.record, call.principal, outcome)
 
         def end(record: TaskRecord) -> bytes | bool:
-            record.finish(found["status"], _translate_task(record, found).get("statusMessage", ""))
+            record.finish(status, _translate_task(record, found).get("statusMessage", ""))
             return True if outcome is None else outcome
 
         ended = _require_task(await runner.change_task(task.record.id, end))
@@ -499,14 +499,19 @@ def _translate_task(record: TaskRecord, found: Params) -> Params:
     """What a server says of a task, under our id. Its times and texts are taken if they are what they should be."""
     texts = ("createdAt", "lastUpdatedAt", "statusMessage")
     said = {name: found[name][:MAX_STATUS_MESSAGE_LENGTH] for name in texts if isinstance(found.get(name), str)}
-    status = found["status"] if found.get("status") in TASK_STATUSES else "working"
-    return {**record.to_wire(), **said, "status": status}
+    return {**record.to_wire(), **said, "status": _read_status(found)}
 
 
-def _encode_outcome(found: Params) -> bytes | None:
-    if found["status"] == "completed":
+def _read_status(found: Params) -> TaskStatus:
+    """The status that a server gives a task. What is none does not end it."""
+    status: Any = found.get("status")
+    return status if status in TASK_STATUSES else "working"
+
+
+def _encode_outcome(status: TaskStatus, found: Params) -> bytes | None:
+    if status == "completed":
         return to_json({"result": found.get("result") if is_object(found.get("result")) else {"content": []}})
-    if found["status"] == "cancelled":
+    if status == "cancelled":
         return None
     error: Any = found.get("error")
     if not is_object(error) or type(error.get("code")) is not int or not isinstance(error.get("message"), str):

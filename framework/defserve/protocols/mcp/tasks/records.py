@@ -24,7 +24,16 @@ from defserve.core.messages import Params
 from defserve.errors import LimitExceeded, Refused
 from defserve.limits import Limits
 from defserve.protocols.mcp.lifecycle import MCP_NAMESPACE
-from defserve.stores.store import LEASE_SPACES, TASK_ACCOUNT_SPACES, TASK_SPACES, Space, Store, StoreBusy, StoreChange
+from defserve.stores.store import (
+    LEASE_SPACES,
+    TASK_ACCOUNT_SPACES,
+    TASK_SPACES,
+    Space,
+    Store,
+    StoreBusy,
+    StoreChange,
+    StoreCorrupt,
+)
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -78,7 +87,11 @@ class TaskRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TaskRecord:
-        return cls(**from_json(data))
+        """Raises StoreCorrupt for a record that this version cannot read."""
+        try:
+            return cls(**from_json(data))
+        except (TypeError, ValueError):
+            raise StoreCorrupt("A task in the store has a form that this version of defserve cannot read") from None
 
     def to_bytes(self) -> bytes:
         fields = asdict(self).items()

@@ -477,10 +477,15 @@ class TaskRunner:
             await asyncio.sleep(LOOK_SECONDS)
             # A task that is being made may not be in the store yet.
             ids = {run.id for run in self.running.values() if run.id} | self._listeners.keys()
-            with suppress(Refused):
-                found = await asyncio.gather(*(self.storage.find(id) for id in ids))
-                for id, task in zip(ids, found, strict=True):
-                    self.notify_listeners(id, task)
+            await asyncio.gather(*map(self._look_at, ids))
+
+    async def _look_at(self, id: str) -> None:
+        """Tell what the store says of a task now. One that cannot be read keeps nobody from hearing of the others."""
+        try:
+            self.notify_listeners(id, await self.storage.find(id))
+        except Exception as error:
+            if not isinstance(error, Refused):
+                log.error("a task could not be looked for", exc_info=error)
 
 
 def needs_worker_thread(tool: Tool) -> bool:

@@ -245,7 +245,8 @@ def read_message_receipts(messages: list[Params], answer: Any, session: Any) -> 
     if not is_array(results):
         accepted = not is_object(answer) or answer.get("accepted") is not False
         return [MessageReceipt(id, accepted, session=session) for id in ids]
-    told: dict[Any, Params] = {result.get("messageId"): result for result in results if is_object(result)}
+    named = [(result.get("messageId"), result) for result in results if is_object(result)]
+    told: dict[str, Params] = {id: result for id, result in named if isinstance(id, str)}
     unmentioned = {"accepted": False, "reason": "the host did not mention it"}
     return [MessageReceipt.from_wire(told.get(id, unmentioned), message_id=id, session=session) for id in ids]
 

@@ -32,7 +32,7 @@ from defserve.core.call import Call
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.core.shapes import BOOLEAN, TEXT, WireShape, read_member, restrict_kind, wire_member, wire_shape
-from defserve.errors import LimitExceeded, Refused
+from defserve.errors import InvalidParams, LimitExceeded, Refused
 from defserve.protocols.mcp.asking.round_trips import CONFLICTING_MARK, find_call_mark, mark_call
 from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE, read_meta
 from defserve.protocols.mcpl.peers import DangerousToolMarker
@@ -183,12 +183,15 @@ def find_state_fields(call: Call) -> Params:
 async def load_start_checkpoint(
     trees: CheckpointStore, key: TreeKey, params: StateParams, call: Call, *, has_head: bool
 ) -> HeldCheckpoint:
-    """Where a call starts. Raises CheckpointGone, StateTampered and LimitExceeded."""
+    """Where a call starts. Raises CheckpointGone, StateTampered, LimitExceeded and InvalidParams."""
     if params.state is None:
         if params.checkpoint is None and not has_head:
             return HeldCheckpoint(key, await trees.load_tree(key))
         return await trees.load_checkpoint(key, params.checkpoint)
-    adopted = await trees.adopt_content(key, params.state, checkpoint=params.checkpoint)
+    try:
+        adopted = await trees.adopt_content(key, params.state, checkpoint=params.checkpoint)
+    except ValueError as error:  # a number that is too large for a float
+        raise InvalidParams(f"Invalid params: state cannot be kept: {error}") from None
     if params.checkpoint is not None or adopted.before is None:
         return adopted
     return await _recognise_content(trees, key, adopted.before.encoded, call, has_head=has_head) or adopted
