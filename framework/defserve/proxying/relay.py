@@ -478,7 +478,7 @@ def read_task_id(created: Json) -> str:
 async def await_task(created: Json, ask: Ask, answer: Callable[[Json], Awaitable[Json]]) -> Json:
     """The task of a call when it is over. `answer` gives the answers to its questions, by key."""
     id, found, answered = read_task_id(created), created, set[str]()
-    while found.get("status") not in FINAL_TASK_STATUSES:
+    while str(found.get("status")) not in FINAL_TASK_STATUSES:
         await asyncio.sleep(get_poll_seconds(found))
         found = await ask("tasks/get", {"taskId": id})
         asked = object_or_empty(found.get("inputRequests")) if found.get("status") == "input_required" else {}

@@ -455,7 +455,7 @@ class RemoteTasks:
             found = await self._servers.ask_task(call, where, "tasks/get", {})
         except TaskLost:
             return await self._lost(task)
-        if found.get("status") not in TERMINAL_STATUSES:
+        if str(found.get("status")) not in TERMINAL_STATUSES:
             told = _translate_task(task.record, found)
             asked: Any = found.get("inputRequests")
             return {**told, "inputRequests": asked} if told["status"] == "input_required" and is_object(asked) else told
@@ -499,7 +499,7 @@ def _translate_task(record: TaskRecord, found: Params) -> Params:
     """What a server says of a task, under our id. Its times and texts are taken if they are what they should be."""
     texts = ("createdAt", "lastUpdatedAt", "statusMessage")
     said = {name: found[name][:MAX_STATUS_MESSAGE_LENGTH] for name in texts if isinstance(found.get(name), str)}
-    status = found["status"] if found.get("status") in TASK_STATUSES else "working"
+    status = found["status"] if str(found.get("status")) in TASK_STATUSES else "working"
     return {**record.to_wire(), **said, "status": status}
 
 
