@@ -168,3 +168,28 @@ async def test_a_server_that_ends_while_its_next_process_opens_has_one_process_i
         program.gates[1].set()
         await until(lambda: backend.state == "connected")
         assert [one for one in program.processes if is_running(one)] == [backend.pid]
+
+
+@pytest.mark.slow
+async def test_servers_end_though_the_end_of_the_front_is_called_off_while_a_parked_call_ends() -> None:
+    server = Server("desk")
+    server.mount(child(per="shared"), prefix="e")
+    mounts, backend = server.mounts, server.mounts.backends["e"]
+    ready, begun = asyncio.Event(), asyncio.Event()
+
+    async def park() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def serve() -> None:
+        async with mounts.lifespan():
+            await backend.ready(60)
+            mounts._parking.close = park  # pyright: ignore[reportPrivateUsage]
+            ready.set()
+
+    serving = asyncio.create_task(serve())
+    await ready.wait()
+    process = backend.pid
+    await begun.wait()
+    await given_up(serving)
+    assert backend.state == "disconnected" and process is not None and not is_running(process)
