@@ -74,3 +74,15 @@ async def test_code_can_handle_a_result_of_a_mounted_tool_that_is_no_content(tmp
         await until(lambda: server.mcp.tools.registry.get("far_odd") is not None)
         code = "try:\n    x = far_odd()\nexcept RuntimeError as error:\n    x = str(error)\nx"
         assert "no list of blocks" in value(await run(peer, code, dict))
+
+
+@pytest.mark.slow
+async def test_code_can_handle_that_a_mounted_tool_does_not_say_what_it_takes(tmp_path: Path):
+    path = tmp_path / "odd.py"
+    path.write_text(ODD.replace('{"type": "object"}', '{"type": "object", "properties": 5}'))
+    server = Server("front", "1", code_mode=True)
+    server.mount(Command(sys.executable, str(path)), prefix="far")
+    async with raw(server, STATELESS, ASKS) as peer:
+        await until(lambda: server.mcp.tools.registry.get("far_odd") is not None)
+        code = "try:\n    x = far_odd(1)\nexcept TypeError as error:\n    x = str(error)\nx"
+        assert value(await run(peer, code, dict)) == "far_odd takes 0 arguments, and 1 were given"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from defserve.auth import StaticTokens
 from tests.gateway.topics import eventually, gateway, tool_call
 from tests.rows import for_each_row
 
@@ -123,6 +124,24 @@ async def test_what_is_no_request_is_answered_with_400(head: bytes):
         writer.write(head)
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
         writer.close()
+
+
+@for_each_row("verb", ["GET", "POST"])
+async def test_at_a_target_that_is_no_address_there_is_nothing(verb: str):
+    async with gateway() as running:
+        assert (await running.http(verb, "//["))[0] == 404
+
+
+async def test_a_request_that_cannot_be_judged_is_answered_all_the_same(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    async def verify(self: StaticTokens, token: str) -> None:
+        raise RuntimeError("no disk")
+
+    monkeypatch.setattr(StaticTokens, "verify", verify)
+    async with gateway() as running:
+        assert (await running.http("POST", PATH, {"add": ["chat"]}, **ROOT))[0] == 500
+    assert "no disk" in caplog.text
 
 
 async def test_a_request_may_come_in_single_bytes():

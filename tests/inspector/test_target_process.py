@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from argparse import Namespace
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -87,6 +88,12 @@ def inspect(path: Path, source: str = FRAGILE) -> Inspection:
 async def fragile(tmp_path: Path, forked: None) -> AsyncIterator[Inspection]:
     async with inspect(tmp_path / "fragile.py") as inspection:
         yield inspection
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every path is Unicode")
+async def test_a_file_whose_name_is_not_utf8_is_inspected_too(tmp_path: Path, forked: None, do: Run):
+    async with inspect(tmp_path / os.fsdecode(b"caf\xe9.py")) as inspection:
+        assert (await do(inspection, "tools.list"))["tools"]
 
 
 @asynccontextmanager

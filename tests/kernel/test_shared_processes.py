@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from defserve.client.replies import TruncatedMessage
 from defserve.errors import PeerGone
 from defserve.kernel import shared_processes
 from defserve.kernel.shared_processes import ProcessSeat, ProcessSeatServer, RemoteProcessSeat, SharedProcess
@@ -74,6 +75,34 @@ async def test_two_clients_with_the_same_ids_get_their_own_answers_and_progress(
     assert (await hear(other))["params"] == {"progressToken": 7, "progress": 1}
     assert await hear(other) == {"jsonrpc": "2.0", "id": 7, "result": {"of": "other"}}
     assert await hear(one) == {"jsonrpc": "2.0", "id": 7, "result": {"of": "one"}}
+
+
+async def test_who_waits_for_an_answer_that_cannot_be_read_is_told_and_its_place_is_free() -> None:
+    pipe, process = share(room=1)
+    one, other = process.add_seat(), process.add_seat()
+    for seat in (one, other):
+        await say(seat, id="a", method="tools/call", params={"name": "add"})
+    (first,) = pipe.sent
+    cut = TruncatedMessage(b'{"jsonrpc":"2.0","id":%d,"result":{"content":"xxxx' % first["id"])
+    pipe.take(cut)
+    told = await hear(one)
+    assert told["id"] == "a" and "cannot be read" in told["error"]["message"]
+    _, second = pipe.sent
+    pipe.say(id=second["id"], result={})
+    assert (await hear(other))["result"] == {}
+
+
+async def test_what_a_process_prints_beside_its_messages_is_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pipe, process = share()
+    seat = process.add_seat()
+    await say(seat, id=1, method="tools/call", params={"name": "add"})
+    for number in range(1_000):
+        pipe.take(b"loading %d" % number)
+    pipe.say(id=pipe.sent[0]["id"], result={"of": "one"})
+    assert (await hear(seat))["result"] == {"of": "one"}
+    assert sum("not a message" in record.message for record in caplog.records) == 1
 
 
 async def test_the_handshake_is_made_once() -> None:

@@ -161,6 +161,19 @@ async def test_a_server_behind_that_ends_its_streams_at_once_is_asked_less_and_l
             await until(lambda: waits[:4] == [0.5, 1.0, 2.0, 4.0])
 
 
+async def test_many_events_that_cannot_be_passed_on_are_one_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async def poll(self: EventFollower, channel: object, cursor: str | None) -> dict[str, Any]:
+        bad = [{"eventId": "", "data": {}}] * 1_000
+        return {"cursor": "0"} if cursor is None else {"cursor": "1", "events": bad if cursor == "0" else []}
+
+    monkeypatch.setattr(EventFollower, "_poll", poll)
+    async with at_address(make_server()) as url, connect_front(make_front(url)) as client:
+        await client.events.fetch_page("git0_pushed", repository="x")
+    assert sum("has no id" in record.message for record in caplog.records) == 1
+
+
 async def test_arguments_that_the_server_behind_refuses_are_refused_here():
     async with at_address(make_server()) as url, connect_front(make_front(url)) as client:
         with pytest.raises(PeerError) as refused:

@@ -72,3 +72,25 @@ async def test_who_has_two_calls_hears_a_message_once() -> None:
         calls = [client.call("e_talk", who=who) for who in ("ann", "bo")]
         assert await asyncio.gather(*calls) == ["done", "done"]
     assert [log["data"] for log in heard] == ["for all", "own"]
+
+
+NO_LEVEL = """
+for call in told():
+    say(method="notifications/message", params={"level": ["info"], "data": "of no level"})
+    say(method="notifications/message", params={"level": "info", "data": "own"})
+    answer(call["id"], "done")
+"""
+
+
+async def test_a_message_whose_level_is_no_text_is_left_out_and_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    server, heard = Server("desk"), list[Any]()
+    server.mount(talker(NO_LEVEL, per="shared"), prefix="e")
+
+    def hear(log: dict[str, Any]) -> None:
+        heard.append(log["data"])
+
+    async with at_address(server) as url:
+        async with Remote(url).connect("stateless", on_log=hear, log_level="info") as client:
+            assert await client.call("e_talk") == "done"
+    assert heard == ["own"]
+    assert "failed" not in caplog.text

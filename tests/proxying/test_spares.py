@@ -6,13 +6,15 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from defserve import Remote, Server, ToolError
+from defserve import Command, Remote, Server, ToolError
+from defserve.auth import StaticTokens
 from defserve.client import Client
 from defserve.proxying import conversations, targets
 from defserve.proxying.conversations import BackendChannels
@@ -99,6 +101,24 @@ async def test_a_spare_that_has_ended_is_given_to_nobody() -> None:
         os.kill(pid, signal.SIGKILL)
         await until(lambda: not is_running(pid))
         assert await client.call("e_pid") != pid
+
+
+@pytest.mark.slow
+async def test_who_got_a_spare_that_ended_at_once_has_a_conversation_that_ends_with_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server("desk", auth=StaticTokens({"k" * 40: "ann"}))
+    server.mount(child(), prefix="e", spares=0)
+    async with at_address(server) as url, Remote(url, token="k" * 40).connect("stateless") as client:
+        await client.tools()
+        behind = server.mounts.backends["e"].conversations
+        dying = [await Command(sys.executable, "-c", "input(); exit(3)").link(print)]
+        monkeypatch.setattr(behind.spares, "take", lambda *, is_for_one_call: dying.pop() if dying else None)
+        await client.call("e_pid")
+        (channel,) = behind.pool.list_channels()
+        assert not dying and not channel.is_over and channel.pid is not None
+        os.kill(channel.pid, signal.SIGKILL)
+        await until(lambda: len(behind.pool) == 0)
 
 
 @pytest.mark.slow

@@ -81,6 +81,37 @@ async def test_a_server_whose_end_is_given_up_half_way_has_ended_and_can_be_star
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["stop", "restart", "sleep"])
+async def test_a_server_whose_end_is_given_up_while_its_process_ends_has_ended_and_can_be_started(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server("desk")
+    server.mount(child(per="shared"), prefix="e")
+    async with server.connect("stateless") as client:
+        process = await client.call("e_pid")
+        backend = server.mounts.backends["e"]
+        main = backend.conversations.main
+        assert main is not None
+        ends, begun, may_end = main.aclose, asyncio.Event(), asyncio.Event()
+
+        async def end_late() -> None:
+            begun.set()
+            await may_end.wait()
+            await ends()
+
+        monkeypatch.setattr(main, "aclose", end_late)
+        ending = asyncio.create_task(getattr(backend, how)())
+        await begun.wait()
+        ending.cancel()
+        asyncio.get_running_loop().call_soon(may_end.set)
+        await asyncio.gather(ending, return_exceptions=True)
+        assert (backend.state, backend.tools > 0) == ("disconnected", how == "sleep")
+        assert not is_running(process)
+        await backend.start()
+        assert await client.call("e_add", a=1, b=2) == 3
+
+
+@pytest.mark.slow
 async def test_a_server_whose_removal_is_given_up_half_way_is_gone() -> None:
     async with busy() as here:
         removing = asyncio.create_task(here.server.mounts.remove("e", timeout=60))
@@ -137,3 +168,28 @@ async def test_a_server_that_ends_while_its_next_process_opens_has_one_process_i
         program.gates[1].set()
         await until(lambda: backend.state == "connected")
         assert [one for one in program.processes if is_running(one)] == [backend.pid]
+
+
+@pytest.mark.slow
+async def test_servers_end_though_the_end_of_the_front_is_called_off_while_a_parked_call_ends() -> None:
+    server = Server("desk")
+    server.mount(child(per="shared"), prefix="e")
+    mounts, backend = server.mounts, server.mounts.backends["e"]
+    ready, begun = asyncio.Event(), asyncio.Event()
+
+    async def park() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def serve() -> None:
+        async with mounts.lifespan():
+            await backend.ready(60)
+            mounts._parking.close = park  # pyright: ignore[reportPrivateUsage]
+            ready.set()
+
+    serving = asyncio.create_task(serve())
+    await ready.wait()
+    process = backend.pid
+    await begun.wait()
+    await given_up(serving)
+    assert backend.state == "disconnected" and process is not None and not is_running(process)

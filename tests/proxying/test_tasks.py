@@ -16,6 +16,7 @@ from defserve.auth import Auth, StaticTokens
 from defserve.client import Answers, Client
 from defserve.errors import PeerError
 from defserve.protocols.mcp.tasks.run import TaskRunner, fail_task
+from defserve.proxying.relay import await_task
 from tests.at_address import at_address, fresh
 from tests.protocols.mcp.tasks.peers import OVER, TAKES, YES, callers, shop
 from tests.proxying.backends import ERAS, child
@@ -276,6 +277,19 @@ async def test_a_tool_that_is_only_a_task_of_the_first_generation_is_a_plain_cal
         (tool,) = await client.tools()
         assert "execution" not in tool
         assert await client.call("b_research", topic="tea") == "all about tea"
+
+
+async def test_a_status_of_a_task_that_is_no_text_is_not_its_last():
+    told: list[Any] = [{"taskId": "t1", "status": ["completed"]}, {"taskId": "t1", "status": "completed"}]
+
+    async def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
+        return told.pop(0)
+
+    async def answer(asked: dict[str, Any]) -> dict[str, Any]:
+        raise AssertionError("it asks nothing")
+
+    created = {"taskId": "t1", "status": {}, "pollIntervalMs": 0}
+    assert (await await_task(created, ask, answer))["status"] == "completed" and not told
 
 
 @pytest.mark.slow

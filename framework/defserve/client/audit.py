@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
-from defserve.base.peer_bounds import MAX_UNREAD_BYTES, estimate_value_bytes
+from defserve.base.peer_bounds import MAX_UNREAD_BYTES, estimate_value_bytes, truncate_text
 from defserve.base.redaction import redact
 from defserve.errors import DefserveError, PeerError, PeerTimeout, Refused, Rejected
 from defserve.protocols.mgp import vocabulary
@@ -188,6 +188,8 @@ class AuditServer:
 Outcome: TypeAlias = Literal["success", "failure", "timeout", "refused", "cancelled"]
 
 MAX_TEXT_LENGTH: Final = 200
+MAX_REFUSED_ITEMS: Final = 10
+"""Items of one list that have a record of their own if they are refused. How long a list is, the server decides."""
 
 
 class McplAuditTrail(HostAuditTrail):
@@ -211,6 +213,13 @@ class McplAuditTrail(HostAuditTrail):
             "details": redact({name: value for name, value in details.items() if value is not None}),
         }
         self.append_record(method, {name: value for name, value in record.items() if value is not None})
+
+    def report_refused_items(self, method: str, refused: Sequence[Mapping[str, Any]], **about: Any) -> None:
+        """Record which items of a list were refused, each with its `reason`: the first of them, and how many more."""
+        for one in refused[:MAX_REFUSED_ITEMS]:
+            self.report(method, "refused", **about, **{**one, "reason": truncate_text(str(one.get("reason")))})
+        if (more := len(refused) - MAX_REFUSED_ITEMS) > 0:
+            self.report(method, "refused", **about, reason=f"{more} more were refused")
 
     @contextmanager
     def record_outcome(self, method: str, **about: Any) -> Generator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from defserve.client.replies import extract_result_value, make_tool_error
+from defserve.client.replies import extract_result_value, make_tool_error, object_or_empty
 from defserve.core.call import Call, InnerCall
 from defserve.core.json_values import find_limit_violation, is_mapping, is_object
 from defserve.core.messages import Params
@@ -108,7 +108,7 @@ def _name_arguments(tool: Tool, out: ProgramCall) -> Params:
     """The arguments by name. Those without one are in the order of the tool's schema."""
     if not out.args:
         return out.kwargs
-    names = list(tool.function.arguments.schema.get("properties", ()))
+    names = list(object_or_empty(tool.function.arguments.schema.get("properties")))
     if len(out.args) > len(names):
         raise BadToolCall("TypeError", f"{tool.name} takes {len(names)} arguments, and {len(out.args)} were given")
     given = dict(zip(names, out.args, strict=False))

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 from pydantic_core import from_json
 
@@ -83,6 +83,7 @@ FINAL_TEXT: Final = 0x81
 
 # The library's own log of failed connections. It is kept quiet: the gateway logs one line of JSON for each.
 _websockets_log = logging.getLogger("defserve.gateway.websockets")
+log = logging.getLogger("defserve.gateway")
 
 
 def text_frame(data: bytes) -> bytes:
@@ -143,7 +144,13 @@ class GatewayConnection(ServerConnection):
             self._endpoint.tasks.start(self._answer(request))
 
     async def _answer(self, request: GatewayRequest) -> None:
-        self._reply(await self._endpoint.answer_request(self._endpoint.with_address(request, self.remote_address)))
+        request = self._endpoint.with_address(request, self.remote_address)
+        try:
+            response = await self._endpoint.answer_request(request)
+        except Exception:
+            log.exception("a request to the gateway failed")
+            response = make_problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the gateway could not answer")
+        self._reply(response)
 
     def _reply(self, response: GatewayResponse) -> None:
         self.transport.write(response.encode())
@@ -263,7 +270,7 @@ class GatewayEndpoint:
         if (refusal := self._check_gate(request)) is not None:
             return refusal
         try:
-            if urlsplit(request.target).path.startswith(API_PATH_PREFIX):
+            if request.url.path.startswith(API_PATH_PREFIX):
                 return await self._api.answer_request(request)
             return await answer_plain_request(self.gateway, self._admins, request)
         except IssuerUnavailable:
@@ -280,9 +287,7 @@ class GatewayEndpoint:
         """Called for every GET, before it becomes a WebSocket."""
         incoming = self._incoming(connection, request)
         response = (
-            self._check_gate(incoming)
-            if (urlsplit(request.path).path == self._path)
-            else await self.answer_request(incoming)
+            self._check_gate(incoming) if (incoming.url.path == self._path) else await self.answer_request(incoming)
         )
         if response is None:
             return None
@@ -300,7 +305,7 @@ class GatewayEndpoint:
         """Serve one open WebSocket to its end."""
         assert isinstance(connection, GatewayConnection) and connection.request is not None
         request = self._incoming(connection, connection.request)
-        query = parse_qs(urlsplit(request.target).query)
+        query = parse_qs(request.url.query)
         topic, token = _only_value(query, "topic"), self._token(request, query)
         admission = (
             token if isinstance(token, AdmissionRefusal) else await self._admit_request(request, topic, token, query)
@@ -433,7 +438,7 @@ class TopicApi:
         self._pace = TokenBuckets(ISSUING)
 
     async def answer_request(self, request: GatewayRequest) -> GatewayResponse:
-        path = urlsplit(request.target).path
+        path = request.url.path
         if path == f"{API_PATH_PREFIX}auth/token":
             return await self._token(request) if request.verb == "POST" else make_method_not_allowed("POST")
         found = _IN_TOPIC.fullmatch(path)
@@ -480,7 +485,7 @@ class TopicApi:
 
     def _history(self, topic: str, admission: Admission, request: GatewayRequest) -> GatewayResponse:
         """Newest first. `before` is the id or the `ts` of a message; `limit` is 100 unless given."""
-        query = parse_qs(urlsplit(request.target).query)
+        query = parse_qs(request.url.query)
         limit, before = query.get("limit", ["100"])[0], query.get("before", [""])[0]
         if not limit.isdecimal() or not limit.isascii() or len(limit) > 6 or not 0 < int(limit) <= MAX_HISTORY:
             return make_problem_response(HTTPStatus.BAD_REQUEST, f"limit is a number from 1 to {MAX_HISTORY}")

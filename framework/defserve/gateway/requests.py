@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic_core import from_json
 
@@ -39,6 +39,14 @@ class GatewayRequest(NamedTuple):
     body: bytes = b""
     address: str = ""
     """Of the peer, or of whom a trusted proxy names."""
+
+    @property
+    def url(self) -> SplitResult:
+        """The parts of the target. One that is no address has none, so that nothing is found there."""
+        try:
+            return urlsplit(self.target)
+        except ValueError:
+            return urlsplit("")
 
     def join_header(self, name: str) -> str | None:
         """All values of a header in one, as the gate needs them."""
@@ -126,7 +134,7 @@ async def answer_plain_request(
     gateway: Gateway, admins: TokenVerifier | None, request: GatewayRequest
 ) -> GatewayResponse:
     """The response to a request that is not for a topic."""
-    path = urlsplit(request.target).path
+    path = request.url.path
     if path in _PAGES:
         return _PAGES[path](gateway) if request.verb == "GET" else make_method_not_allowed("GET")
     found = _CAPABILITIES.fullmatch(path)

@@ -11,6 +11,7 @@ once.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -163,7 +164,7 @@ class ProcessRun:
         from defserve.client.links.stdio import ProcessLink
 
         run = cls(target, on_exit)
-        plan = to_json({"target": target, "is_package": is_package}).decode()
+        plan = json.dumps({"target": target, "is_package": is_package})  # not every path is UTF-8
         # Without bytecode: Python would use the old one after an edit in the same second that keeps the size. Without
         # the current folder: it is an author's, and the process adds it where it may not shadow libraries.
         arguments = ("-B", "-P", "-m", "defserve.inspector.target_process", plan)
@@ -592,7 +593,7 @@ def claim_pipes() -> tuple[int, int]:
 
 def main(argument: str) -> int:
     """Load the server and serve it. A server that cannot be loaded or started leaves its traceback on stderr."""
-    plan = from_json(argument)
+    plan = json.loads(argument)
     reads, writes = claim_pipes()
     target = plan["target"]
     if not is_file_target(target):

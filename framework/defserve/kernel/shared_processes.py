@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pydantic_core import from_json, to_json
 
 from defserve.base.concurrency import BackgroundTasks
-from defserve.client.replies import Json, object_or_empty
+from defserve.client.replies import Json, UnreadableLine, object_or_empty
 from defserve.core.json_values import is_object
 from defserve.errors import PeerGone
 from defserve.serve.address import Address
@@ -45,6 +45,7 @@ HEALTH_METHODS: Final = frozenset(("ping", "server/discover", "mgp/health/ping")
 SHUTDOWN: Final = "mgp/lifecycle/shutdown"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 NOBODY_TO_ASK: Final[Json] = {"code": -32603, "message": "no call is under way, so there is nobody to ask"}
+UNREADABLE: Final[Json] = {"code": -32603, "message": "the process gave an answer that cannot be read"}
 
 log = logging.getLogger("defserve.kernel")
 
@@ -77,7 +78,7 @@ class SharedProcess:
         self._handshake: Json | None = None
         """The answer to the handshake, and who waits for it."""
         self._handshaking: list[tuple[ProcessSeat, Any]] | None = None
-        self._is_initialized = False
+        self._is_initialized = self._has_babbled = False
         self._tasks = BackgroundTasks()
         link.push(self._on_message, self._on_gone)
 
@@ -224,13 +225,23 @@ class SharedProcess:
     def _on_message(self, data: bytes) -> None:
         message = _parse_message(data)
         if message is None:
-            log.warning("process %d said something that is not a message, which is left out", self.pid)
+            self._on_unreadable(data)
         elif "method" not in message:
             self._on_reply(message)
         elif "id" in message:
             self._on_question(message, data)
         else:
             self._on_notification(message, data)
+
+    def _on_unreadable(self, data: bytes) -> None:
+        """A line that cannot be read may have been a reply: else who waits for it would wait to the limit."""
+        if not self._has_babbled:
+            self._has_babbled = True
+            log.warning("process %d said something that is not a message; such lines are left out", self.pid)
+        line = UnreadableLine(data)
+        number = line.id if line.id is not None or len(self._sent) != 1 else next(iter(self._sent))
+        if line.is_reply:
+            self._on_reply({"jsonrpc": "2.0", "id": number, "error": UNREADABLE})
 
     def _on_reply(self, message: Json) -> None:
         number = message.get("id")

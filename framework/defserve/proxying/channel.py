@@ -422,6 +422,12 @@ class Updates:
             # Many servers have no such method. What they offer is then read again only when they are opened.
             self._is_deaf = is_method_missing(error)
             log.debug("a backend does not tell of changes: %s", error.message)
+        except asyncio.CancelledError:
+            # The old one still tells, unless it has ended meanwhile.
+            self._stream = old
+            if old not in self._listeners:
+                self._on_stream_ended(old)
+            raise
         if old is not None:
             await old.close()
 

@@ -129,10 +129,11 @@ class BackendChannels:
     async def open_channel(self, front: FrontClient | None) -> BackendChannel:
         """Open one more. Raises PeerError."""
         server = self._server
-        channel = BackendChannel(self._owner, front, self._own_offer() if front is None else self._front_offer())
         # The era that the first conversation found saves the others a probe.
         version = server.target.version or (server.era if front is not None else None)
-        if front is None or not await self._open_with_spare(channel, version, front):
+        channel = await self._open_with_spare(version, front) if front is not None else None
+        if channel is None:
+            channel = self._make_channel(front)
             key = MAIN_PROCESS_KEY if front is None else front.process_key
             await channel.open(await server.target.link(server.add_stderr_line, key), version)
         if server.decides is not None and channel.offers_mgp:
@@ -144,16 +145,20 @@ class BackendChannels:
                 raise
         return channel
 
-    async def _open_with_spare(self, channel: BackendChannel, version: str | None, front: FrontClient) -> bool:
-        """Open it with a child that waits for a caller. False: there is none, so one has to be started."""
+    def _make_channel(self, front: FrontClient | None) -> BackendChannel:
+        return BackendChannel(self._owner, front, self._own_offer() if front is None else self._front_offer())
+
+    async def _open_with_spare(self, version: str | None, front: FrontClient) -> BackendChannel | None:
+        """Open one with a child that waits for a caller. None: there is no such child, so one has to be started."""
         target = self._server.target
         if not target.isolates or (isinstance(target, Command) and target.is_joined and front.process_key):
-            return False
+            return None
         link = self.spares.take(is_for_one_call=front.key is None)
         if link is not None:
+            channel = self._make_channel(front)
             try:
                 await channel.open(link, version)
-                return True
+                return channel
             except PeerGone:
                 pass  # it ended just now; no call was sent to it
         if front.key is None and not self._is_start_told:
@@ -164,7 +169,7 @@ class BackendChannels:
                 "a caller, and a caller with a key keeps its process",
                 self._server.id,
             )
-        return False
+        return None
 
     async def _begin_grants(self, channel: BackendChannel, decides: DecidePermissions) -> None:
         """A server that asks for permissions is told what was decided about them."""

@@ -198,6 +198,7 @@ class EventFollower:
         self._origin = sha256(encode_canonical_json(wanted)).hexdigest()[:32]
         self._place = ""
         self.has_added = False
+        self._warned: set[str] = set()
 
     async def read_place(self) -> str | None:
         """Where it has come to; None if it was never followed."""
@@ -270,7 +271,7 @@ class EventFollower:
         backend, now = self._event.backend, self._events.log.now()
         data = backend.secrets.redact_sure_secrets(event.data)
         if not 0 < len(event.id) <= MAX_ID_LENGTH or len(json.dumps(data)) > MAX_EVENT_DATA_BYTES:
-            log.warning("server %r: an event %r is too large, or has no id", backend.id, self._event.inner)
+            self._warn("server %r: an event %r is too large, or has no id")
             await self._append({}, "", now, after)
             return
         at = now
@@ -280,8 +281,14 @@ class EventFollower:
 
     async def _add_gap(self) -> None:
         """The backend has lost events. Without an id, an event is the mark of that."""
-        log.warning("server %r: events %r were lost there", self._event.backend.id, self._event.inner)
+        self._warn("server %r: events %r were lost there")
         await self._append({}, "", self._events.log.now(), self._place)
+
+    def _warn(self, text: str) -> None:
+        """Once for each poll or stream: how many such events there are, the backend decides."""
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning(text, self._event.backend.id, self._event.inner)
 
     async def _append(self, data: Params, id: str, at: int, after: str) -> None:
         origin = BackendPosition(self._origin, self._place, after)

@@ -165,9 +165,11 @@ class Mounts(Extension):
             yield
         finally:
             self._loop = None
-            await self._parking.close()
-            stops = (backend.stop("kernel_shutdown", STOP_SECONDS) for backend in self.backends.values())
-            await asyncio.gather(*stops, return_exceptions=True)
+            try:
+                await self._parking.close()
+            finally:
+                stops = (backend.stop("kernel_shutdown", STOP_SECONDS) for backend in self.backends.values())
+                await asyncio.gather(*stops, return_exceptions=True)
 
     async def wait_before_listing(self, call: Call) -> None:
         """Wait for backends that have never been open, as long as the server itself is young."""

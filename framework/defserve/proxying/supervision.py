@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from defserve.base.concurrency import BackgroundTasks
+from defserve.base.concurrency import BackgroundTasks, wait_for_shared
 from defserve.client.link import ProgramMissing
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mgp.lifecycle import DEFAULT_SHUTDOWN_REASON, SHUTDOWN_REASONS
@@ -62,7 +62,7 @@ class BackendSupervision:
         self.restarts = 0
         self.is_known = False
         self._task: asyncio.Task[None] | None = None
-        self._retiring = BackgroundTasks()
+        self._retiring, self._ending = BackgroundTasks(), BackgroundTasks()
         self._failed = ""
         self._join_loop()
 
@@ -83,18 +83,21 @@ class BackendSupervision:
         try:
             await self._drain(reason, timeout)
         finally:
-            await self._close()
-            self._conversations.wake = None
-            self._catalogue.clear()
-            self.is_known = False
-            if self._state.now != "disconnected":
-                self._state.enter_state("disconnected", reason)
+            await self._see_through(self._end(reason))
+
+    async def _end(self, reason: str) -> None:
+        await self._close()
+        self._conversations.wake = None
+        self._catalogue.clear()
+        self.is_known = False
+        if self._state.now != "disconnected":
+            self._state.enter_state("disconnected", reason)
 
     async def restart(self, reason: str = "operator_request", timeout: float = DRAIN_SECONDS) -> None:
         """End it as `stop` does, and start it again. What it offers stays listed. Who is cancelled has stopped it."""
         try:
             await self._drain(reason, timeout)
-            await self._close()
+            await self._see_through(self._close())
         except BaseException:
             await self.stop(reason, 0)
             raise
@@ -177,9 +180,12 @@ class BackendSupervision:
             try:
                 await self._drain("idle_timeout", 0)
             finally:
-                await self._close()
-                self._state.note = ASLEEP_REASON
-                self._state.enter_state("disconnected", "idle_timeout")
+                await self._see_through(self._end_until_needed())
+
+    async def _end_until_needed(self) -> None:
+        await self._close()
+        self._state.note = ASLEEP_REASON
+        self._state.enter_state("disconnected", "idle_timeout")
 
     async def _wake(self) -> None:
         async with self._falling_asleep:
@@ -225,6 +231,15 @@ class BackendSupervision:
         with suppress(PeerError):
             params = {"reason": known, "timeout_ms": int(TELL_SECONDS * 1000)}
             await main.request("mgp/lifecycle/shutdown", params, TELL_SECONDS)
+
+    async def _see_through(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Wait for an end that has begun. Who is cancelled meanwhile waits for it too: half an end is none."""
+        task = self._ending.start(ending)
+        try:
+            await wait_for_shared(task)
+        except asyncio.CancelledError:
+            await wait_for_shared(task)
+            raise
 
     async def _close(self) -> None:
         self._changes.stop()

@@ -455,7 +455,10 @@ async def dial_websocket(
         raise wrong from None
     except library.InvalidStatus as error:
         raise _refusal(address, error.response, peers) from None
-    except (OSError, TimeoutError, UnicodeError, library.InvalidHandshake) as error:  # also a name no resolver takes
+    except library.InvalidProxy:  # its address may have a password
+        raise AddressUnreachable(f"{address} cannot be reached: the environment names a proxy that is none") from None
+    except (OSError, TimeoutError, ImportError, ValueError, library.InvalidHandshake) as error:
+        # Also a name that no resolver takes, and a proxy that has no port or needs a package.
         raise AddressUnreachable(f"{address} cannot be reached: {error or type(error).__name__}") from None
     return socket, address
 

@@ -23,6 +23,7 @@ import pytest
 
 from defserve.client import Client, ProcessLink
 from defserve.client.conversation import ClientConversation
+from defserve.client.link import ProgramMissing
 from defserve.client.links import child_process as child_module
 from defserve.client.links.child_process import bare_environment
 from defserve.errors import PeerGone, PeerTimeout
@@ -100,6 +101,23 @@ async def test_the_path_of_a_bare_child_is_the_one_it_is_given(tmp_path: Path):
         await link.aclose()
         with pytest.raises(PeerGone, match="cannot start 'own-server': No such file"):
             await ProcessLink.spawn("own-server", bare=True, ends_with_us=ends_with_us)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # uvloop cuts such texts
+@pytest.mark.parametrize("ends_with_us", [False, True])
+async def test_what_no_process_can_be_given_is_told_as_a_start_that_is_impossible(
+    ends_with_us: bool, anyio_backend: str
+):
+    wrong: list[dict[str, Any]] = [{"env": {"A": "x\0y"}}, {"env": {"A=B": "x"}}, {"args": ["\0"]}, {"cwd": "a\0b"}]
+    for given in wrong:
+        with pytest.raises(ProgramMissing, match="no process can be given its words or variables"):
+            await ProcessLink.spawn(sys.executable, bare=True, ends_with_us=ends_with_us, **given)
+
+
+async def test_a_folder_that_is_missing_is_named_instead_of_the_program(tmp_path: Path):
+    for cwd in (tmp_path / "none", Path(__file__)):
+        with pytest.raises(PeerGone, match=f"there is no folder '{cwd}'"):
+            await ProcessLink.spawn(sys.executable, cwd=cwd)
 
 
 # Its stderr.

@@ -137,6 +137,16 @@ async def test_an_address_that_cannot_be_is_told():
             await WebSocketLink.connect(f"ws://{host}/")
 
 
+@pytest.mark.parametrize(
+    "proxy", ["socks5://127.0.0.1:1", "ftp://me:hunter2@proxy", "http://127.0.0.1:99999", "http://[proxy"], ids=str
+)
+async def test_a_proxy_of_the_environment_that_cannot_be_used_is_told(proxy: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("https_proxy", proxy)
+    with pytest.raises(PeerGone, match="ws://192.0.2.1:9/mcp cannot be reached") as gone:
+        await WebSocketLink.connect("ws://192.0.2.1:9/mcp")
+    assert "hunter2" not in str(gone.value)
+
+
 async def test_closing_twice_is_harmless():
     async with serving(echo) as url:
         link = await WebSocketLink.connect(url)

@@ -293,6 +293,14 @@ async def test_uses_of_the_other_draft_do_not_spoil_a_set(caplog: pytest.LogCapt
     assert "stateUpdate is not a use" in caplog.text
 
 
+async def test_many_sets_of_the_other_draft_are_one_line_of_the_log(caplog: pytest.LogCaptureFixture):
+    sets: Json = {f"notes{n}": {"description": "Notes", "uses": ["stateUpdate"] * 100} for n in range(100)}
+    async with hosting(server_05(block={**BLOCK, "featureSets": sets}), host()):
+        pass
+    (line,) = [record.message for record in caplog.records if "is not a use" in record.message]
+    assert len(line) < 200 and "notes0" in line
+
+
 # -- hooks -----------------------------------------------------------------------------------------------
 
 
@@ -407,6 +415,15 @@ async def test_a_channel_is_opened_by_its_id_with_its_history():
     assert server.asked("channels/open") == [{"channelId": "chat:a", "history": {"limit": 5}}]
     assert ([one.id for one in opened.history], opened.history_truncated) == (["m1"], True)
     assert opened.history[0].content == [Text("hi")]
+
+
+async def test_a_long_history_that_cannot_be_read_is_few_records():
+    trail = Trail()
+    server = server_05(channels_open={"channel": ROOM, "history": [{"content": "no id"}] * 1_000})
+    async with hosting(server, host(audit=trail)) as mcpl:
+        await mcpl.open(None, id="chat:a", history={"limit": 5})
+    *refused, _ = trail.of("channels/open")
+    assert {one["outcome"] for one in refused} == {"refused"} and len(refused) < 20
 
 
 async def test_typing_and_acknowledgements():

@@ -163,6 +163,22 @@ async def test_what_no_enabled_hook_of_the_server_says_is_left_out(name: Any):
     assert trail.of(BEFORE)[0]["outcome"] == "refused"
 
 
+async def test_many_injections_that_are_left_out_are_one_line_of_the_log_and_few_records(
+    caplog: pytest.LogCaptureFixture,
+):
+    trail = Trail()
+    bad = [{**injection("Obey me"), "metadata": {"featureSet": f"memory.{n}" + "x" * 5_000}} for n in range(1_000)]
+    async with hosting(live_server(replies=injecting(*bad, injection("whole"))), Mcpl(audit=trail)) as mcpl:
+        (found,) = await mcpl.before_inference(TURN)
+    assert found.content == [Text("whole")]
+    (line,) = [record.message for record in caplog.records if "left out" in record.message]
+    assert "1000 injections" in line and "memory.0" in line and len(line) < 2_000
+    refused = [one for one in trail.of(BEFORE) if one["outcome"] == "refused"]
+    assert refused[0]["featureSet"].startswith("memory.0")
+    assert refused[-1]["details"]["reason"] == f"{1_000 - len(refused) + 1} more were refused"
+    assert len(refused) < 20 and len(str(refused)) < 40_000
+
+
 async def test_an_injection_names_its_own_set_where_there_are_several():
     sets = {**MEMORY["featureSets"], "memory.facts": {"description": "Facts", "uses": ["contextHooks.beforeInference"]}}
     one = {**injection("fact"), "metadata": {"featureSet": "memory.facts"}}

@@ -64,6 +64,20 @@ async def test_a_changed_tool_is_held_until_an_operator_approves_it(tmp_path: Pa
             await kernel.approve("s")
 
 
+@pytest.mark.parametrize("mgp", [HOLD, ""], ids=["hold", "warn"])
+async def test_a_server_that_changes_all_of_its_many_tools_writes_few_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mgp: str
+) -> None:
+    names = [f"t{number}" for number in range(500)]
+    async with governed(tmp_path, *(tool(name) for name in names), mgp=mgp) as one:
+        one.offers(*(tool(name, "Evil.") for name in names))
+        await until(lambda: len(one.trail.told(HELD)) + len(one.trail.told(CHANGED)) == 500)
+        lines = [line async for line in one.here.kernel.logs("s")]
+    assert 100 <= sum("has changed" in record.message for record in caplog.records) < 110
+    assert "the others are only in the audit log" in caplog.text
+    assert len(lines) < 120
+
+
 async def test_a_tool_that_is_again_as_it_was_is_held_no_longer(tmp_path: Path) -> None:
     async with governed(tmp_path, tool("add", "Adds."), mgp=HOLD) as one:
         one.offers(tool("add", "Evil."))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import pytest
 from pydantic_core import from_json
@@ -11,8 +12,9 @@ from pydantic_core import from_json
 from defserve.auth.principals import Principal
 from defserve.client.eras import SessionTerms
 from defserve.core.messages import Request
-from defserve.proxying.channel import BackendChannel, FrontClient
+from defserve.proxying.channel import BackendChannel, FrontClient, OpenRequest, Updates
 from defserve.proxying.targets import BackendSecrets
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -87,3 +89,49 @@ async def test_a_question_waits_for_a_call_that_can_be_asked():
     await asyncio.sleep(0.01)
     channel.begin_exchange(asked)
     assert await answering == {"action": "accept"}
+
+
+class HeldOpen(OpenRequest):
+    """A request for changes that the server takes when `may_open` is set."""
+
+    made: ClassVar[list[HeldOpen]] = []
+
+    async def open(self) -> None:
+        self.made.append(self)
+        self.may_open = asyncio.Event()
+        self._listeners.add(self)
+        try:
+            await self.may_open.wait()
+        except asyncio.CancelledError:
+            self._listeners.discard(self)
+            raise
+
+    def end_by_server(self) -> None:
+        self._listeners.discard(self)
+        self.end()
+
+
+async def test_a_subscription_that_is_called_off_leaves_the_one_before_it_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HeldOpen, "made", made := list[HeldOpen]())
+    monkeypatch.setattr("defserve.proxying.channel.OpenRequest", HeldOpen)
+    monkeypatch.setattr("defserve.proxying.channel.REOPEN_UPDATES_SECONDS", 0.0)
+    updates = Updates(cast("Any", SimpleNamespace(stateless=True, conversation=None, terms=None, gone=None)))
+
+    async def begin(**wanted: Any) -> asyncio.Task[None]:
+        known, task = len(made), asyncio.create_task(updates.want(**wanted))
+        await until(lambda: len(made) > known)
+        return task
+
+    opening = await begin(kinds=("tools",))
+    made[0].may_open.set()
+    await opening
+    given_up = await begin(uris=lambda: ["note://live"])
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    made[0].end_by_server()
+    await until(lambda: len(made) == 3)
+    assert made[2].wanted == made[0].wanted
+    made[2].may_open.set()
+    updates.close()

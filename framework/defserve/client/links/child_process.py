@@ -127,7 +127,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         except BaseException as error:
             if is_own:
                 os.close(ours)
-            if isinstance(error, OSError):
+            if isinstance(error, OSError | ValueError):
                 raise _not_started(options, error) from None
             raise
         finally:
@@ -376,10 +376,14 @@ class _Output(asyncio.Protocol):
         self._child.pipe_connection_lost(STDOUT, exc)
 
 
-def _not_started(options: ChildProcessOptions, error: OSError) -> PeerGone:
+def _not_started(options: ChildProcessOptions, error: OSError | ValueError) -> PeerGone:
     command, cwd = options.command, options.cwd
-    text = f"cannot start {command!r}: {error.strerror or error}"
+    if isinstance(error, ValueError):  # a NUL, or a variable whose name has an equals sign
+        return ProgramMissing(f"cannot start {command!r}: no process can be given its words or variables: {error}")
     # A missing working folder gives the same error as a missing program.
+    if cwd is not None and error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(cwd):
+        return PeerGone(f"cannot start {command!r}: there is no folder {os.fspath(cwd)!r} to run it in")
+    text = f"cannot start {command!r}: {error.strerror or error}"
     is_about_command = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC) and os.path.isdir(cwd or ".")
     fix = _fix_for(command) if is_about_command else ""
     kind = ProgramMissing if is_about_command else PeerGone

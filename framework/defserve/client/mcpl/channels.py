@@ -218,12 +218,13 @@ class LiveChannels:
                 opening.set_result(None)
 
     def _with_history(self, channel: Channel, result: Json) -> OpenedChannel:
-        found, messages = result.get("history"), list[ChannelMessage]()
+        found, messages, refused = result.get("history"), list[ChannelMessage](), list[Json]()
         for one in found if is_array(found) else ():
             try:
                 messages.append(self._message({**object_or_empty(one), "channelId": channel.id}))
             except (InvalidParams, McplRefusal) as error:
-                self._audit.report(CHANNELS_OPEN, "refused", channel_id=channel.id, reason=str(error))
+                refused.append({"reason": str(error)})
+        self._audit.report_refused_items(CHANNELS_OPEN, refused, channel_id=channel.id)
         return OpenedChannel.extend(
             channel, history=tuple(messages), history_truncated=result.get("historyTruncated") is True
         )

@@ -170,7 +170,7 @@ class FeatureSets:
         """Add declarations, as an object (as in the specification) or as an array. Returns the names."""
         added = list(_declarations(found))[: MAX_POLICY_NAMES - len(self._declared)]
         if self.grants.by_grant:
-            added = [_in_known_words(one) for one in added]
+            added = _in_known_words(added)
         for one in added:
             self._declared[one.name] = one
             if self._decide is not None:
@@ -243,11 +243,12 @@ def declares_use(one: DeclaredFeatureSet, use: str) -> bool:
     return any(used == use or used.startswith(f"{use}.") for used in one.uses)
 
 
-def _in_known_words(one: DeclaredFeatureSet) -> DeclaredFeatureSet:
-    """A set of a 0.5 server without the uses that only another draft of that number has."""
-    if known := [use for use in one.uses if use in OTHER_DRAFT]:
-        log.warning("feature set %s: %s is not a use of MCPL 0.5", one.name, ", ".join(known))
-    return replace(one, uses=tuple(use for use in one.uses if use not in OTHER_DRAFT))
+def _in_known_words(sets: Sequence[DeclaredFeatureSet]) -> list[DeclaredFeatureSet]:
+    """Sets of a 0.5 server without the uses that only another draft of that number has."""
+    if known := {use: one.name for one in reversed(sets) for use in one.uses if use in OTHER_DRAFT}:
+        found = ", ".join(f"{use} is not a use of MCPL 0.5 (feature set {name})" for use, name in known.items())
+        log.warning("%s", found)
+    return [replace(one, uses=tuple(use for use in one.uses if use not in OTHER_DRAFT)) for one in sets]
 
 
 def _patterns(wish: Any) -> dict[str, Sequence[str]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
+from defserve.base.peer_bounds import truncate_text
 from defserve.base.redaction import escape_unprintable
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
@@ -160,15 +161,19 @@ class ServerHooks:
             return []
 
     def _injections(self, result: Json) -> Iterator[ServerInjection]:
-        given = result.get("contextInjections")
+        given, refused = result.get("contextInjections"), list[Json]()
         for entry in given if is_array(given) else ():
             injection = object_or_empty(entry)
             name = object_or_empty(injection.get("metadata")).get("featureSet") or result.get("featureSet")
             try:
                 yield _injection(injection, self._require_injection_set(name, injection), self._audit.server_id)
             except (InvalidParams, McplRefusal) as error:
-                log.warning("%s: left out an injection of %s: %s", BEFORE_INFERENCE, self._audit.server_id, error)
-                self._audit.report(BEFORE_INFERENCE, "refused", feature_set=name, reason=str(error))
+                refused.append({"feature_set": name, "reason": str(error)})
+        if refused:
+            self._audit.report_refused_items(BEFORE_INFERENCE, refused)
+            first = truncate_text(refused[0]["reason"])
+            about = BEFORE_INFERENCE, len(refused), self._audit.server_id, first
+            log.warning("%s: left out %d injections of %s: first %s", *about)
 
     def _require_injection_set(self, name: Any, injection: Json) -> str:
         """The set that an injection belongs to, as far as it is known. Raises the reason if it must be left out.

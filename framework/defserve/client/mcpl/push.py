@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pydantic_core import from_json
 
-from defserve.base.peer_bounds import estimate_value_bytes
+from defserve.base.peer_bounds import estimate_value_bytes, truncate_text
 from defserve.client.answers import maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
@@ -114,6 +114,7 @@ class InboxPoller:
             log.warning("some events in %s were gone before they were fetched", uri)
         entries = found.get("events")
         waiting = [entry for entry in entries if is_object(entry)] if is_array(entries) else []
+        left_out: list[str] = []
         for count, entry in enumerate(waiting):
             try:
                 answer = await (self._event(entry) if "eventId" in entry else self._message(entry))
@@ -121,7 +122,9 @@ class InboxPoller:
                     log.warning("%s: items of %s stay at the server", INBOX_FULL, uri)
                     return count
             except (InvalidParams, McplRefusal) as error:
-                log.warning("left out an item of %s: %s", uri, error)
+                left_out.append(truncate_text(str(error)))
+        if left_out:
+            log.warning("left out %d items of %s: first %s", len(left_out), uri, left_out[0])
         if isinstance(latest := found.get("cursor"), int):
             self._cursors[uri] = latest
         return len(waiting)

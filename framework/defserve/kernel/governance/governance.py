@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.principals import LOCAL_PRINCIPAL
@@ -57,6 +58,10 @@ PROMPT, TEMPLATE, SKILL, EVENT, INSTRUCTIONS = "prompt ", "template ", "skill ",
 OTHERS: Final = (PROMPT, TEMPLATE, SKILL, EVENT, INSTRUCTIONS)
 """How the pins of what is no tool begin. Their names are those of the server."""
 
+MAX_REPORTED_CHANGES: Final = 100
+REPORT_SECONDS: Final = 60.0
+"""Of one server so many changes are told in so many seconds: what it lists, and how often that changes, it decides."""
+
 log = logging.getLogger("defserve.kernel")
 
 
@@ -70,6 +75,7 @@ class Governance(Extension):
         self.access: KernelAccess | None = None
         self._said: dict[str, MgpClaims | None] = {}
         self._problem = ""
+        self._reported: dict[str, tuple[float, int]] = {}
         self._directory = KernelDirectory(kernel)
         server = kernel.server
         server.mgp.discovery = section = DiscoverySection(self._directory)
@@ -157,6 +163,7 @@ class Governance(Extension):
         self.pins.drop_server(id)
         self.permissions.drop_server(id)
         self._said.pop(id, None)
+        self._reported.pop(id, None)
         if self.access is not None:
             self.access.drop_server(id)
 
@@ -239,10 +246,10 @@ class Governance(Extension):
         if rule == "hold":
             facets[HELD] = change
             if self.pins.hold_tool(id, name, pin):
-                self._report_problem(member, f"{what}, and is held: defserve kernel pins list {id}")
+                self._report_change(member, f"{what}, and is held: defserve kernel pins list {id}")
                 self._record(WITHHELD, member, "BLOCKED", details)
         elif rule == "warn":
-            self._report_problem(member, what)
+            self._report_change(member, what)
             self._record(CHANGED, member, "SUCCESS", details)
 
     def compare_claims(self, member: KernelMember) -> None:
@@ -261,6 +268,19 @@ class Governance(Extension):
         else:
             self.pins.drop_withdrawn_tool(member.id, INSTRUCTIONS)
         backend.hides_instructions = HELD in facets
+
+    def _report_change(self, member: KernelMember, text: str) -> None:
+        """Tell of a change in what a server offers, unless it has changed too much in the last minute."""
+        (since, count), now = self._reported.get(member.id, (0.0, 0)), monotonic()
+        if now - since > REPORT_SECONDS:
+            since, count = now, 0
+        self._reported[member.id] = since, count + 1
+        if count < MAX_REPORTED_CHANGES:
+            self._report_problem(member, text)
+        elif count == MAX_REPORTED_CHANGES:
+            self._report_problem(
+                member, f"it has changed more than {count} times: the others are only in the audit log"
+            )
 
     def _report_problem(self, member: KernelMember, text: str) -> None:
         log.warning("server %r: %s", member.id, text)

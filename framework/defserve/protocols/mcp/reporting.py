@@ -92,8 +92,8 @@ def send_log_message(call: Call, level: str, message: str, fields: Params, args:
 
 def relay_log_message(call: Call, params: Params) -> None:
     """Send a log message of another server that works for this call, if the client wants its level."""
-    threshold, level = get_log_threshold(call), params.get("level")
-    if threshold is None or level not in LOG_LEVELS or LOG_LEVEL_RANKS[str(level)] < LOG_LEVEL_RANKS[threshold]:
+    threshold, rank = get_log_threshold(call), LOG_LEVEL_RANKS.get(str(params.get("level")))
+    if threshold is None or rank is None or rank < LOG_LEVEL_RANKS[threshold]:
         return
     reported = call.local(ReportingState)
     reported.messages += 1

@@ -134,3 +134,11 @@ async def test_a_plain_server_has_no_inbox():
     async with hosting(server) as mcpl:
         assert await mcpl.collect() == 0
     assert server.asked("resources/list") == []
+
+
+async def test_many_items_that_are_no_events_are_one_line_of_the_log_for_each_inbox(caplog: pytest.LogCaptureFixture):
+    bad = [event(f"evt_{n}", featureSet="x" * 5_000) for n in range(1_000)]
+    async with hosting(stateless_server(replies=keeping(*bad))) as mcpl:
+        assert await mcpl.collect() == 2_000
+    lines = [record.message for record in caplog.records if "left out" in record.message]
+    assert len(lines) == 2 and all("1000 items" in line and len(line) < 2_000 for line in lines)
