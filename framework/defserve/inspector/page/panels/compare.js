@@ -9,6 +9,7 @@ import { Icon } from "../parts/icons.js";
 import { saveFile } from "../parts/content.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Stacked } from "../parts/panes.js";
+import { own } from "../parts/parsing.js";
 
 const LARGEST = 15e6; // bytes of a file; the host takes a frame of 16 MiB
 // A level → its chip, and the word for it.
@@ -201,7 +202,7 @@ function Panel() {
                             html`<${Item}
                               key=${item.key}
                               item=${item}
-                              cost=${item.kind === "tool" && found.tokens[item.name]}
+                              cost=${item.kind === "tool" && own(found.tokens, item.name)}
                             />`,
                         )
                       : html`<${Empty} icon="check" title="Nothing changed"
