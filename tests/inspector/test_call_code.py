@@ -41,7 +41,8 @@ def test_a_command_comes_last():
 @pytest.mark.parametrize("tool", ["--token=@/etc/hostname", "-m", "--", "\x1b[201~", "a\nb", "a\u202eb"])
 def test_no_line_is_made_of_a_name_that_would_be_something_else_there(tool: str):
     line = format_call_command(("http://127.0.0.1:8000/mcp",), tool, {"a": 1})
-    assert line == "# defserve call cannot be told the name of this tool"
+    assert line == "# defserve call cannot be told the names of this tool and its server"
+    assert format_call_command(("--", "sh", "\x03"), "t", {}) == line
 
 
 def test_a_line_holds_nothing_that_a_terminal_acts_on():

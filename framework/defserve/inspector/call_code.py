@@ -53,8 +53,8 @@ def format_call_command(words: Sequence[str], tool: str, arguments: Mapping[str,
     A server chooses the name of a tool and the defaults of its arguments. The line is a comment if `defserve call`
     would read the name as an option, such as `--token=@FILE`, or a terminal would act on what is in it.
     """
-    if tool.startswith("-") or escape_unprintable(tool) != tool:
-        return "# defserve call cannot be told the name of this tool"
+    if tool.startswith("-") or any(escape_unprintable(word) != word for word in (tool, *words)):
+        return "# defserve call cannot be told the names of this tool and its server"
     before, after = _split_words(_fill_masked_words(words))
     arguments = _fill_masks(dict(arguments), mask_value(dict(arguments)), "the secret")
     given = [

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { ask, on } from "../socket.js";
 import { app, connection, createStore, go, toast, useStore } from "../store.js";
-import { clock, number, plural } from "../format.js";
+import { clock, number, plural, quoted } from "../format.js";
 import { Button, Chip, Copy, Segments } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { saveFile } from "../parts/content.js";
@@ -148,7 +148,7 @@ function Panel() {
     setOver(false);
     read(event.dataTransfer.files[0]);
   };
-  const line = ["defserve diff", file?.name ?? "old.json", ...target.words].join(" ");
+  const line = ["defserve diff", ...[file?.name ?? "old.json", ...target.words].map(quoted)].join(" ");
   const items = found ? byItem(found.changes) : [];
   return html`<${Stacked} class="p-compare" title="Compare">
     <section
