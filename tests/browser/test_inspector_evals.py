@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,3 +58,17 @@ def test_a_report_is_shown_with_its_matrix(browser: Browser):
         for wrong in ("Dear all", "[]", '{"format": 1, "suite": "a", "model": "b", "cases": [1]}'):
             assert browser.page(CHOOSE % json.dumps(wrong))
             assert browser.page("document.querySelector('.p-evals [role=alert]') !== null")
+
+
+def test_a_word_of_the_line_to_copy_is_one_word_of_a_shell(browser: Browser):
+    words = ("it's; id.py", "$(id)")
+    with inspector_in(browser, replace(target_of(greenhouse()), words=words)) as inspector:
+        for panel, begin, end in (
+            ("evals", [], ["suite.eval.yaml", "--json", ">", "report.json"]),
+            ("compare", ["old.json"], []),
+        ):
+            browser.open("about:blank")
+            browser.open(f"{inspector.url}#{panel}")
+            assert browser.page(f"!!document.querySelector('.p-{panel} .cmd code')")
+            line = browser.page(f"document.querySelector('.p-{panel} .cmd code').textContent")
+            assert shlex.split(line)[2:] == [*begin, *words, *end]

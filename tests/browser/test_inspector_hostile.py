@@ -45,7 +45,9 @@ def address() -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize("tool", ["markup", *map(slow, ("loops", "wrong", "types", "slow", "many_1999"))])
+@pytest.mark.parametrize(
+    "tool", ["markup", *map(slow, ("loops", "wrong", "types", "slow", "constructor", "many_1999"))]
+)
 def test_whatever_a_server_says_is_text_and_the_page_stays(browser: Browser, address: str, tool: str):
     browser.look(1440, 900)
     browser.open("about:blank")
@@ -67,6 +69,23 @@ def test_whatever_a_server_says_is_text_and_the_page_stays(browser: Browser, add
     )
     # Nothing of it could not be drawn.
     assert browser.page("document.body.innerText.includes('could not be drawn') ? 'broken' : 'drawn'") == "drawn"
+    browser.open("about:blank")
+
+
+def test_names_that_every_object_has_are_names_as_any_other(browser: Browser, address: str):
+    browser.look(1440, 900)
+    native = "[...document.querySelectorAll('main input')].some(each => each.value.includes('native code'))"
+    for name in ("__proto__", "constructor", "toString", "hasOwnProperty"):
+        browser.open("about:blank")
+        browser.open(f"{address}#prompts/{name}")
+        assert browser.page(f"document.querySelector('.t-form .toolname')?.textContent === {name!r}")
+        assert browser.page(f"{native} ? 'of the page' : 'empty'") == "empty"
+        browser.key("Control+Enter")
+        assert browser.page("document.querySelectorAll('.t-res .message').length === 4")
+        assert browser.page("[...document.querySelectorAll('.who')].map(each => each.textContent).join()") == (
+            "__proto__,constructor,toString,hasOwnProperty"
+        )
+        assert browser.page("document.body.innerText.includes('could not be drawn') ? 'broken' : 'drawn'") == "drawn"
     browser.open("about:blank")
 
 

@@ -50,6 +50,15 @@ def start(defserve: Run, *words: str) -> str:
     return out.strip()
 
 
+def test_the_id_of_a_task_is_one_word_of_the_line_to_paste(defserve: Run, url: str, monkeypatch: pytest.MonkeyPatch):
+    def make_id(length: int) -> str:
+        return "x; id \x1b[2J"
+
+    monkeypatch.setattr("defserve.protocols.mcp.tasks.records.secrets.token_urlsafe", make_id)
+    _, _, err = defserve("call", url, "count", "to=3", "--task")
+    assert err.strip() == f"count runs as a task: defserve tasks result {url} 'x; id \\x1b[2J'"
+
+
 def test_a_task_is_started_and_its_result_is_fetched_later(defserve: Run, url: str):
     id = start(defserve, url, "count", "to=3")
     assert defserve("tasks", "result", url, id) == (0, "counted to 3\n", "")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from defserve.auth import StaticTokens
+from defserve.auth.rates import FAILED_AUTH
 from tests.gateway.topics import eventually, gateway, tool_call
 from tests.rows import for_each_row
 
@@ -63,6 +64,16 @@ async def test_only_an_administrator_s_token_promotes(token: str | None):
     async with gateway() as running, running.joined("agent"):
         assert (await running.http("POST", PATH, {"add": ["mcp/*"]}, **headers))[0] == 401
         assert "mcp/*" not in running.gateway.topics["demo"].members["agent"].capabilities.patterns
+
+
+async def test_an_address_that_shows_many_bad_tokens_has_to_wait_and_no_other():
+    near, far = {"x_forwarded_for": "203.0.113.7"}, {"x_forwarded_for": "198.51.100.1"}
+    async with gateway(trusted_proxy=True) as running, running.joined("agent"):
+        bad = {"authorization": "Bearer wrong"}
+        answers = [(await running.http("POST", PATH, {}, **bad, **near))[0] for _ in range(FAILED_AUTH.burst + 5)]
+        assert answers[: FAILED_AUTH.burst] == [401] * FAILED_AUTH.burst and 429 in answers
+        assert (await running.http("POST", PATH, {}, **bad, **far))[0] == 401
+        assert (await running.http("POST", PATH, {"add": ["chat"]}, **ROOT, **near))[0] == 200
 
 
 @for_each_row(

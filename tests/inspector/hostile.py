@@ -29,6 +29,8 @@ LOOP: dict[str, Any] = {
         },
     },
 }
+# What every object of JavaScript has, whatever a server lists.
+INHERITED = ["__proto__", "constructor", "toString", "hasOwnProperty"]
 TOOLS: list[Any] = [
     {
         "name": "markup",
@@ -48,6 +50,17 @@ TOOLS: list[Any] = [
     {
         "name": "types",
         "inputSchema": {"properties": {"a": {"type": 5}, "b": None, "c": {"enum": []}, "d": {"anyOf": []}}},
+    },
+    {
+        "name": "constructor",
+        "inputSchema": {
+            "properties": {
+                **{name: {"type": "string"} for name in INHERITED},
+                "format": {"type": "string", "format": "constructor"},
+                "ref": {"$ref": "#/constructor/name"},
+            },
+            "required": INHERITED,
+        },
     },
     {"name": "slow", "description": "[" * 60_000 + "*" * 60_000, "inputSchema": {"type": "object"}},
     {"name": 5},
@@ -71,6 +84,10 @@ RESULTS: dict[str, Any] = {
     },
     "loops": {"content": "not a list", "structuredContent": [[[]]]},
     "wrong": {"content": None, "isError": True},
+    "constructor": {
+        "content": [{"type": name} for name in INHERITED],
+        "structuredContent": {"rows": [{"a": 1}, dict.fromkeys(INHERITED, "v")]},
+    },
     "slow": {"content": [{"type": "text", "text": "\n" * 50_000 + "[" * 50_000 + "`" * 50_000}]},
 }
 
@@ -80,12 +97,17 @@ def answer(method: str, params: dict[str, Any]) -> Any:
         about = {"name": XSS, "version": XSS}
         return {
             "protocolVersion": "2025-06-18",
-            "capabilities": {"tools": {}},
+            "capabilities": {"tools": {}, "prompts": {}},
             "serverInfo": about,
             "instructions": XSS,
         }
     if method == "tools/list":
         return {"tools": TOOLS}
+    if method == "prompts/list":
+        asked = [{"name": name, "required": True} for name in INHERITED]
+        return {"prompts": [{"name": name, "arguments": asked} for name in INHERITED]}
+    if method == "prompts/get":
+        return {"messages": [{"role": name, "content": {"type": name}} for name in INHERITED]}
     return RESULTS.get(str(params.get("name")), {"content": []}) if method == "tools/call" else None
 
 

@@ -38,6 +38,24 @@ def test_a_command_comes_last():
     assert format_call_command(("--", "node", "s.js"), "add", {"a": 1}) == "defserve call add a:=1 -- node s.js"
 
 
+@pytest.mark.parametrize("tool", ["--token=@/etc/hostname", "-m", "--", "\x1b[201~", "a\nb", "a\u202eb"])
+def test_no_line_is_made_of_a_name_that_would_be_something_else_there(tool: str):
+    line = format_call_command(("http://127.0.0.1:8000/mcp",), tool, {"a": 1})
+    assert line == "# defserve call cannot be told the names of this tool and its server"
+    assert format_call_command(("--", "sh", "\x03"), "t", {}) == line
+
+
+def test_a_line_holds_nothing_that_a_terminal_acts_on():
+    arguments = {"a": "two\nlines", "b": "\x03\x1b[201~\u202e"}
+    line = format_call_command(("s.py",), "t", arguments)
+    assert line.isascii() and line.isprintable() and json.loads(shlex.split(line)[-1]) == arguments
+
+
+def test_a_number_of_any_size_is_compared():
+    found = format_call_test(("s.py",), [SavedCall("t", {}, {"structuredContent": {"n": 10**400}}, time=1.0)])
+    assert str(10**400) in found
+
+
 @pytest.mark.slow
 @given(st.text(), st.dictionaries(st.text(), values, max_size=3), values)
 def test_every_call_makes_a_test_that_python_can_read(tool: str, arguments: dict[str, Any], outcome: Any):

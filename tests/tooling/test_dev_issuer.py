@@ -122,6 +122,8 @@ def test_a_refresh_token_renews_once(issuer: DevIssuer):
     [
         ({"redirect_uri": "https://notes.example.com/callback"}, "only to programs on this machine"),
         ({"redirect_uri": "javascript:alert(1)"}, "only to programs on this machine"),
+        ({"redirect_uri": "http://evil.example\\@127.0.0.1/callback"}, "only to programs on this machine"),
+        ({"redirect_uri": "http://127.0.0.1/\r\nset-cookie: a=b"}, "only to programs on this machine"),
         ({"code_challenge_method": "plain"}, "PKCE with S256"),
         ({"response_type": "token"}, "response_type=code"),
         ({"client_id": ""}, "client_id is missing"),

@@ -54,6 +54,7 @@ from defserve.gateway.requests import (
     answer_plain_request,
     make_method_not_allowed,
     make_problem_response,
+    make_too_many_response,
 )
 from defserve.protocols.mcpx.envelope import CAPABILITY_PROFILES, is_gateway_only_kind
 from defserve.serve.http.request_heads import HostOriginGate
@@ -272,7 +273,7 @@ class GatewayEndpoint:
         try:
             if request.url.path.startswith(API_PATH_PREFIX):
                 return await self._api.answer_request(request)
-            return await answer_plain_request(self.gateway, self._admins, request)
+            return await answer_plain_request(self.gateway, self._admins, request, self._count_failure)
         except IssuerUnavailable:
             return make_problem_response(HTTPStatus.SERVICE_UNAVAILABLE, UNCHECKED_TOKEN_REASON, ("Retry-After", "2"))
 
@@ -463,7 +464,7 @@ class TopicApi:
         admit = self._gateway.policy.admit
         names = [name for name in sorted(self._gateway.topics) if await admit(token, name) is not None]
         if not names and (wait := self._failed(request)):
-            return _too_many(wait)
+            return make_too_many_response(wait)
         return GatewayResponse(HTTPStatus.OK, encode({"topics": names}))
 
     async def _admit_request(self, request: GatewayRequest, topic: str) -> Admission | GatewayResponse:
@@ -473,7 +474,7 @@ class TopicApi:
         if admission is not None:
             return admission
         if wait := self._failed(request):
-            return _too_many(wait)
+            return make_too_many_response(wait)
         # The same answer for a bad token and a wrong topic: nobody learns which topics exist.
         return make_problem_response(HTTPStatus.FORBIDDEN, "invalid token or topic")
 
@@ -529,7 +530,7 @@ class TopicApi:
         if token is not None and (self._admins is None or await self._admins.verify(token) is None):
             wait = self._failed(request)
             return (
-                _too_many(wait)
+                make_too_many_response(wait)
                 if wait
                 else _make_unauthorized_response("this is not an administrator's token", "invalid_token")
             )
@@ -549,7 +550,7 @@ class TopicApi:
         guests = self._issued.guests
         assert guests is not None
         if wait := self._pace.take_token(get_client_network(request.address)):
-            return _too_many(wait)
+            return make_too_many_response(wait)
         if (refusal := self._refusal(guests, participant, topic, wanted)) is not None:
             return refusal
         return await self._issue(self._issued, participant, topic, wanted or guests.capabilities, True)
@@ -623,7 +624,3 @@ def _parse_token_request(body: bytes) -> tuple[str, str, tuple[str, ...]] | str:
 
 def _make_unauthorized_response(text: str, error: BearerError | None) -> GatewayResponse:
     return make_problem_response(HTTPStatus.UNAUTHORIZED, text, ("WWW-Authenticate", format_bearer_challenge(error)))
-
-
-def _too_many(wait: float) -> GatewayResponse:
-    return make_problem_response(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", str(int(wait) + 1)))

@@ -131,9 +131,15 @@ def _read_head(head: bytes) -> tuple[GatewayRequest, int] | GatewayResponse:
 
 
 async def answer_plain_request(
-    gateway: Gateway, admins: TokenVerifier | None, request: GatewayRequest
+    gateway: Gateway,
+    admins: TokenVerifier | None,
+    request: GatewayRequest,
+    failed: Callable[[GatewayRequest], float],
 ) -> GatewayResponse:
-    """The response to a request that is not for a topic."""
+    """The response to a request that is not for a topic.
+
+    `failed` counts a bad token and returns the seconds its sender has to wait.
+    """
     path = request.url.path
     if path in _PAGES:
         return _PAGES[path](gateway) if request.verb == "GET" else make_method_not_allowed("GET")
@@ -141,7 +147,7 @@ async def answer_plain_request(
     if found is None or admins is None:
         return make_problem_response(HTTPStatus.NOT_FOUND, "there is nothing here")
     return (
-        await _promote(gateway, admins, unquote(found[1]), request)
+        await _promote(gateway, admins, unquote(found[1]), request, failed)
         if request.verb == "POST"
         else make_method_not_allowed("POST")
     )
@@ -157,11 +163,17 @@ _PAGES: Final[Mapping[str, Callable[[Gateway], GatewayResponse]]] = {
 
 
 async def _promote(
-    gateway: Gateway, admins: TokenVerifier, participant: str, request: GatewayRequest
+    gateway: Gateway,
+    admins: TokenVerifier,
+    participant: str,
+    request: GatewayRequest,
+    failed: Callable[[GatewayRequest], float],
 ) -> GatewayResponse:
     token = request.token()
     admin = None if token is None else await admins.verify(token)
     if admin is None:
+        if token is not None and (wait := failed(request)):
+            return make_too_many_response(wait)
         why = format_bearer_challenge("invalid_token" if "authorization" in request.headers else None)
         return make_problem_response(
             HTTPStatus.UNAUTHORIZED, "an administrator's token is needed", ("WWW-Authenticate", why)
@@ -222,6 +234,10 @@ def _parse_wanted(body: bytes) -> Wanted | str:
     if reserved := next(filter(is_gateway_only_kind, lists[0]), None):
         return f"{reserved!r} is reserved for the gateway"
     return Wanted(lists[0], lists[1], topic)
+
+
+def make_too_many_response(wait: float) -> GatewayResponse:
+    return make_problem_response(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", str(int(wait) + 1)))
 
 
 def make_method_not_allowed(verb: str) -> GatewayResponse:

@@ -14,7 +14,12 @@ from hashlib import sha256
 from pprint import pformat
 from typing import Any, Final, NamedTuple
 
-from defserve.base.redaction import REDACTION_MASK
+from defserve.base.redaction import (
+    REDACTION_MASK,
+    escape_unprintable,
+    escape_unprintable_json,
+    escape_unprintable_lines,
+)
 from defserve.client.replies import Json, object_or_empty
 from defserve.core.json_values import is_array, is_object
 from defserve.inspector.recording.masking import mask_command_words, mask_text, mask_value
@@ -43,15 +48,21 @@ class SavedCall(NamedTuple):
 
 
 def format_call_command(words: Sequence[str], tool: str, arguments: Mapping[str, Any]) -> str:
-    """The `defserve call` line of a call. `words` name the server."""
+    """The `defserve call` line of a call. `words` name the server.
+
+    A server chooses the name of a tool and the defaults of its arguments. The line is a comment if `defserve call`
+    would read the name as an option, such as `--token=@FILE`, or a terminal would act on what is in it.
+    """
+    if tool.startswith("-") or any(escape_unprintable(word) != word for word in (tool, *words)):
+        return "# defserve call cannot be told the names of this tool and its server"
     before, after = _split_words(_fill_masked_words(words))
     arguments = _fill_masks(dict(arguments), mask_value(dict(arguments)), "the secret")
     given = [
         f"{name}={value}" if isinstance(value, str) else f"{name}:={json.dumps(value, ensure_ascii=False)}"
         for name, value in arguments.items()
     ]
-    if not all(map(NAME.fullmatch, arguments)):
-        given = ["--json", json.dumps(arguments, ensure_ascii=False)]
+    if not all(map(NAME.fullmatch, arguments)) or any(escape_unprintable_lines(text) != text for text in given):
+        given = ["--json", escape_unprintable_json(json.dumps(arguments, ensure_ascii=False))]
     return shlex.join(["defserve", "call", *before, tool, *given, *after])
 
 
@@ -231,6 +242,7 @@ CHANGING: Final = re.compile(rf"(?<!\w)(?:{TIME}|{UUID})(?!\w)")
 OPEN: Final = re.compile(rf"{CHANGING.pattern}|{re.escape(REDACTION_MASK)}")
 NEAR_SECONDS: Final = 86_400.0
 """A number as near to the time of the call, in seconds or milliseconds since 1970, is a time."""
+MAX_TIME: Final = 1e15
 
 
 class PythonCode(str):
@@ -259,7 +271,8 @@ def _open_changing(value: Any, shown: Any, now: float | None) -> Any:
             return ANY
         return PythonCode(f"Like({_make_pattern(value)!r})") if CHANGING.search(value) else value
     if isinstance(value, int | float) and not isinstance(value, bool) and now is not None:
-        is_time = any(abs(value / unit - now) < NEAR_SECONDS for unit in (1, 1000))
+        # Compared first, because an integer may be too large to be divided.
+        is_time = abs(value) < MAX_TIME and any(abs(value / unit - now) < NEAR_SECONDS for unit in (1, 1000))
         return ANY if is_time else value
     return value
 

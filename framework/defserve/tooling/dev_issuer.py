@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 from defserve.auth.oauth import OPENID_METADATA_PATH, decode_client_basic_auth, is_loopback, make_pkce_challenge
 from defserve.auth.principals import is_token_principal_id
+from defserve.auth.proxy.clients import RedirectRule
 from defserve.auth.proxy.site_messages import (
     MAX_SITE_BODY_BYTES,
     OAuthError,
@@ -250,11 +251,11 @@ def _get_client(request: SiteRequest, form: Mapping[str, str]) -> str:
 
 
 def _is_on_this_machine(uri: str) -> bool:
-    try:
-        parts = urlsplit(uri)
-        return parts.scheme in ("http", "https") and is_loopback(parts.hostname or "") and "#" not in uri
-    except ValueError:
+    # The rule refuses what a browser reads in another way than we do: after a backslash, `@` belongs to the path.
+    if not RedirectRule().is_allowed_redirect(uri):
         return False
+    parts = urlsplit(uri)
+    return parts.scheme in ("http", "https") and is_loopback(parts.hostname or "")
 
 
 def _keep(kept: dict[str, _Begun], name: str, value: _Begun) -> None:

@@ -81,6 +81,14 @@ def test_an_async_function_lets_nobody_in() -> None:
         make_user_filter(allow, VENDORS["github"])  # type: ignore[arg-type]
 
 
+def test_what_a_function_raises_is_logged_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    def allow(claims: Mapping[str, Any]) -> bool:
+        raise ConnectionError("the directory refused password=hunter2-of-the-directory")
+
+    assert not make_user_filter(allow, VENDORS["github"])({"sub": "7"})
+    assert "the directory refused password=[redacted]" in caplog.text and "hunter2" not in caplog.text
+
+
 @for_each_row(
     "how, said", [("awaits", "something to await"), ("fails", "failed for 7"), ("refuses", ""), ("allows", "")]
 )

@@ -136,6 +136,14 @@ async def test_a_rule_that_fails_or_answers_nonsense_gives_nothing_more(
     assert granted == ("a", *given)
 
 
+async def test_what_a_rule_raises_is_logged_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    def asks(claims: Mapping[str, Any]) -> list[str]:
+        raise ConnectionError("the directory refused password=hunter2-of-the-directory")
+
+    assert await ScopeRule(OFFERED, asks).grant_scopes({"sub": "u-1"}, ("a", "b")) == ("a",)
+    assert "the directory refused password=[redacted]" in caplog.text and "hunter2" not in caplog.text
+
+
 @given(
     asked=st.lists(st.sampled_from(["a", "b", "c", "d"])),
     allowed=st.sets(st.sampled_from(["a", "b", "c", "d"])),

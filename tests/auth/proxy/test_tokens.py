@@ -108,9 +108,13 @@ async def test_a_refresh_gives_new_tokens_and_asks_the_vendor(monkeypatch: pytes
         assert less["scope"] == "a"
         more = await visit.refresh(less["refresh_token"], scope="a c")
         assert more.json()["error"] == "invalid_scope"
+        odd = await visit.refresh(less["refresh_token"], scope='a "quoted"')
+        assert odd.json()["error"] == "invalid_scope"
+        same = (await visit.refresh(less["refresh_token"], scope=" ")).json()
+        assert same["scope"] == "a b"
         visit.vendor.refresh_tokens.clear()
-        assert (await visit.refresh(less["refresh_token"])).json()["error"] == "invalid_grant"
-        assert not await is_in(visit, less["access_token"]), "whom the vendor shuts out is shut out"
+        assert (await visit.refresh(same["refresh_token"])).json()["error"] == "invalid_grant"
+        assert not await is_in(visit, same["access_token"]), "whom the vendor shuts out is shut out"
 
 
 async def test_tokens_are_bound_to_a_key_from_the_first_request_that_proves_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -40,3 +41,13 @@ def test_ticks_are_numbers_that_people_say(tmp_path: Path):
         "+1 h 30 min",
         "+1 d 1 h",
     ]
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_a_word_is_quoted_as_a_shell_reads_it(tmp_path: Path):
+    words = ["server.py", "a b", "it's", "$(id)", "; id", "", "-", "\u00e9"]
+    shutil.copy(FORMAT, tmp_path / "format.mjs")
+    script = 'import { quoted } from "./format.mjs"; console.log(JSON.parse(process.argv[1]).map(quoted).join(" "));'
+    command = [str(NODE), "--input-type=module", "-e", script, json.dumps(words)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=50)
+    assert shlex.split(done.stdout) == words and done.stdout.startswith("server.py ")

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,14 @@ from defserve import inspector
 NODE = shutil.which("node")
 FORM = Path(inspector.__file__).parent / "page" / "parts" / "form"
 SCRIPT = """
-import { kindOf, typeWords } from "./schema.mjs";
-const given = JSON.parse(process.argv[1]);
-console.log(JSON.stringify(given.map(each => [kindOf(each, each), typeWords(each, each)])));
+import { initial, kindOf, resolve, typeWords } from "./schema.mjs";
+const given = JSON.parse(process.argv[1]).map(each => resolve(each, each));
+console.log(JSON.stringify(given.map(each => [kindOf(each, each), typeWords(each, each), initial(each, each)])));
 """
 
 
-def read_schemas(folder: Path, *schemas: object) -> list[list[str]]:
-    """The kind of field that each schema gets, and its type in words."""
+def read_schemas(folder: Path, *schemas: object) -> list[list[Any]]:
+    """The kind of field that each schema gets, its type in words, and what it starts with."""
     text = (FORM / "schema.js").read_text(encoding="utf-8")
     (folder / "schema.mjs").write_text(text, encoding="utf-8")
     command = [str(NODE), "--input-type=module", "-e", SCRIPT, json.dumps(schemas)]
@@ -35,7 +36,7 @@ def test_a_dictionary_gets_fields_to_add_members(tmp_path: Path):
     closed = {"type": "object", "properties": {}, "additionalProperties": False}
     named = {"type": "object", "properties": {"a": {}}}
     bare = {"type": "object", "additionalProperties": False}
-    kinds = [kind for kind, _ in read_schemas(tmp_path, free, {"type": "object"}, closed, named, bare)]
+    kinds = [kind for kind, *_ in read_schemas(tmp_path, free, {"type": "object"}, closed, named, bare)]
     assert kinds == ["map", "map", "object", "object", "map"]
 
 
@@ -51,10 +52,20 @@ def test_a_list_says_of_what_in_the_plural(tmp_path: Path):
         listed({"type": "number"}),
         {"title": "Address"},
     )
-    assert [words for _, words in read_schemas(tmp_path, *map(listed, items))] == [
+    assert [words for _, words, _ in read_schemas(tmp_path, *map(listed, items))] == [
         "list of integers",
         "list of objects",
         "list of enums",
         "list of lists of numbers",
         "list of Address",
     ]
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_names_that_every_object_has_mean_nothing_of_their_own(tmp_path: Path):
+    formats = [{"type": "string", "format": name} for name in ("constructor", "__proto__", "toString")]
+    named: Any = {"type": "object", "properties": {"__proto__": {"default": {"a": 1}}, "constructor": {"const": 5}}}
+    found = read_schemas(tmp_path, *formats, {"$ref": "#/constructor/prototype"}, named)
+    assert [kind for kind, *_ in found] == ["text", "text", "text", "any", "object"]
+    assert [words for _, words, _ in found][:3] == ["constructor", "__proto__", "toString"]
+    assert found[-1][2] == {"__proto__": {"a": 1}, "constructor": 5}

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from defserve.auth.proxy.clients import OAuthClient
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.proxy.vendors import Vendor
+from defserve.base.redaction import format_redacted_traceback
 from defserve.errors import UsageError
 
 MAX_STATE_LENGTH: Final = 1024
@@ -138,8 +139,9 @@ def make_fail_closed_filter(allow: UserFilter, owner: str) -> UserFilter:
     def allows(claims: Mapping[str, Any]) -> bool:
         try:
             said: object = allow(claims)
-        except Exception:
-            log.exception("%s(allow=…) failed for %s, who is not let in", owner, claims.get("sub"))
+        except Exception as error:
+            told = format_redacted_traceback(error)
+            log.error("%s(allow=…) failed for %s, who is not let in\n%s", owner, claims.get("sub"), told)
             return False
         if isawaitable(said):
             log.error("%s(allow=…) gave something to await, so nobody is let in: give True or False", owner)
@@ -208,8 +210,9 @@ class ScopeRule:
                 async with asyncio.timeout(RULE_SECONDS):
                     answer = await answer
             scopes = answer.split() if isinstance(answer, str) else list(answer)
-        except Exception:
-            log.exception("OAuthProxy(scopes_for=…) failed for %s, who gets no optional scope", claims.get("sub"))
+        except Exception as error:
+            told = format_redacted_traceback(error)
+            log.error("OAuthProxy(scopes_for=…) failed for %s, who gets no optional scope\n%s", claims.get("sub"), told)
             return frozenset()
         allowed = frozenset(scope for scope in scopes if isinstance(scope, str))
         known = (*self._offered.optional, *self._offered.scopes)

@@ -23,7 +23,7 @@ from defserve.auth.bearer_tokens import DpopProofRequest, ExplainingVerifier, To
 from defserve.auth.dpop import NO_PROVED_KEY, DPoP, ProvedKey
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.oauth import make_pkce_challenge
-from defserve.auth.principals import Principal, is_scope, is_token_principal_id
+from defserve.auth.principals import Principal, is_token_principal_id
 from defserve.auth.proxy.assertions import JWT_BEARER_GRANT, MAX_TOKEN_SECONDS, IdentityAssertionVerifier
 from defserve.auth.proxy.authorization_requests import (
     AuthorizationRequest,
@@ -370,7 +370,7 @@ class ProxyTokens(ExplainingVerifier):
         self._check_resource(form, grant.resource)
         if grant.bound_to and not _same(grant.bound_to, proved.thumbprint):
             raise OAuthError("invalid_dpop_proof", "this refresh token is bound to a key that has not been proved")
-        scopes = tuple(filter(is_scope, form["scope"].split(" "))) if form.get("scope") else grant.scopes
+        scopes = tuple(dict.fromkeys(form.get("scope", "").split())) or grant.scopes
         if not set(scopes) <= set(grant.scopes):
             raise OAuthError("invalid_scope", "a refresh cannot add scopes; sign in again for more")
         try:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
+from defserve.base.redaction import escape_unprintable
 from defserve.cli.content import (
     format_object_example,
     format_signature,
@@ -119,7 +120,8 @@ def main(argv: list[str]) -> int:
             # On stderr: stdout has the result, which a program may read.
             show_stderr("", *render_waterfall(measurement.waterfall))
     if result.is_task and not options.raw and not options.json:
-        show_stderr(f"{tool} runs as a task: defserve tasks result {shlex.quote(target.address)} {result.value}")
+        words = shlex.join((target.address, str(result.value)))  # the id is the server's
+        show_stderr(escape_unprintable(f"{tool} runs as a task: defserve tasks result {words}"))
     if result.problem is not None:
         raise result.problem
     if found := UNFINISHED.search(json.dumps(result.value)):

@@ -3,6 +3,9 @@ const whole = new Intl.NumberFormat("en");
 export const number = value => whole.format(value ?? 0);
 export const plural = (count, one, many = one + "s") => `${number(count)} ${count === 1 ? one : many}`;
 
+// A word as a shell reads it, for a line that is copied. A saved session may be from a stranger.
+export const quoted = text => (/^[\w./:@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
+
 export function bytes(size) {
   if (size < 1000) return `${size} B`;
   if (size < 1e6) return `${(size / 1e3).toFixed(size < 1e4 ? 1 : 0)} kB`;

@@ -59,7 +59,7 @@ function AppForm({ item, onShow, onBack }) {
     schema = item.schema;
   const value = valueOf(state, item);
   const found = useMemo(() => problems(value, { type: "object", ...schema }, schema), [item, value]);
-  const touched = item.name in state.values;
+  const touched = Object.hasOwn(state.values, item.name);
   const wrong = Object.fromEntries(
     [...found]
       .reverse()

@@ -3,12 +3,13 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { ask, on } from "../socket.js";
 import { app, connection, createStore, go, toast, useStore } from "../store.js";
-import { clock, number, plural } from "../format.js";
+import { clock, number, plural, quoted } from "../format.js";
 import { Button, Chip, Copy, Segments } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { saveFile } from "../parts/content.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Stacked } from "../parts/panes.js";
+import { own } from "../parts/parsing.js";
 
 const LARGEST = 15e6; // bytes of a file; the host takes a frame of 16 MiB
 // A level → its chip, and the word for it.
@@ -147,7 +148,7 @@ function Panel() {
     setOver(false);
     read(event.dataTransfer.files[0]);
   };
-  const line = ["defserve diff", file?.name ?? "old.json", ...target.words].join(" ");
+  const line = ["defserve diff", ...[file?.name ?? "old.json", ...target.words].map(quoted)].join(" ");
   const items = found ? byItem(found.changes) : [];
   return html`<${Stacked} class="p-compare" title="Compare">
     <section
@@ -201,7 +202,7 @@ function Panel() {
                             html`<${Item}
                               key=${item.key}
                               item=${item}
-                              cost=${item.kind === "tool" && found.tokens[item.name]}
+                              cost=${item.kind === "tool" && own(found.tokens, item.name)}
                             />`,
                         )
                       : html`<${Empty} icon="check" title="Nothing changed"

@@ -2,7 +2,7 @@
 // neither the host nor a model is asked.
 import { html, useRef, useState } from "../vendor/preact.js";
 import { app, createStore, go, useStore } from "../store.js";
-import { number, plural } from "../format.js";
+import { number, plural, quoted } from "../format.js";
 import { Button, Chip, Copy } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { Empty, ErrorNote } from "../parts/notes.js";
@@ -152,7 +152,7 @@ function Panel() {
   const target = useStore(app, state => state.target);
   const input = useRef(null);
   const [over, setOver] = useState(false);
-  const line = ["defserve eval", ...target.words, "suite.eval.yaml --json > report.json"].join(" ");
+  const line = ["defserve eval", ...target.words.map(quoted), "suite.eval.yaml --json > report.json"].join(" ");
   return html`<${Stacked} class="p-evals" title="Evals">
     <section
       class=${`pane${over ? " over" : ""}`}

@@ -10,6 +10,7 @@ import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
 import { Empty, ErrorNote } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
+import { own } from "../parts/parsing.js";
 import { ItemPane, firstLine, fitting, listed, useItems } from "./listed.js";
 
 const { store, load, start: startList } = listed("events.list", "events");
@@ -24,8 +25,8 @@ const CHECKS = {
 };
 const schemaOf = event => ({ type: "object", ...event.inputSchema });
 const valueOf = (values, event) =>
-  values[event.name] ?? initial(resolve(schemaOf(event), schemaOf(event)), schemaOf(event)) ?? {};
-const wayOf = (ways, event) => ways[event.name] ?? WAYS[event.delivery[0]]?.[0];
+  own(values, event.name) ?? initial(resolve(schemaOf(event), schemaOf(event)), schemaOf(event)) ?? {};
+const wayOf = (ways, event) => own(ways, event.name) ?? WAYS[event.delivery[0]]?.[0];
 const keep = told => state.set(({ followed }) => ({ followed: { ...followed, [told.number]: told } }));
 
 async function follow(era, event) {

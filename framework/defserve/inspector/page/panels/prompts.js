@@ -9,6 +9,7 @@ import { Json } from "../parts/json.js";
 import { Messages } from "../parts/messages.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
+import { own } from "../parts/parsing.js";
 import { Suggesting } from "../parts/suggesting.js";
 import { ItemPane, firstLine, fitting, listed, useItems } from "./listed.js";
 
@@ -33,10 +34,10 @@ function get(era, prompt, values) {
 function PromptForm({ prompt, era, completes, onGet, onBack }) {
   const { name, title, description, arguments: asked = [] } = prompt;
   const all = useStore(typed, state => state.values),
-    values = all[name] ?? {};
+    values = own(all, name) ?? {};
   const state = useStore(typed, each => each.got)[`${era} ${name}`];
   const set = change => typed.set(each => ({ values: { ...each.values, [name]: { ...values, ...change } } }));
-  const missing = asked.filter(each => each.required && !values[each.name]);
+  const missing = asked.filter(each => each.required && !own(values, each.name));
   const suggest = argument =>
     completes &&
     (text =>
@@ -66,7 +67,7 @@ function PromptForm({ prompt, era, completes, onGet, onBack }) {
               </div>
               <${Suggesting}
                 id=${`arg-${each.name}`}
-                value=${values[each.name] ?? ""}
+                value=${own(values, each.name) ?? ""}
                 onChange=${text => set({ [each.name]: text })}
                 suggest=${suggest(each.name)}
                 onEnter=${onGet}
@@ -131,7 +132,7 @@ function Panel() {
   const got = useStore(typed, state => state.got);
   const onGet = ({ era, item, setView }) => {
     if (item) {
-      get(era, item.name, typed.get().values[item.name] ?? {});
+      get(era, item.name, own(typed.get().values, item.name) ?? {});
       setView("res");
     }
   };

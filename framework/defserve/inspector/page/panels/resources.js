@@ -8,7 +8,7 @@ import { Block, Part, Structured } from "../parts/content.js";
 import { Button, Chip, Copy, Switch } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
-import { parsed } from "../parts/parsing.js";
+import { own, parsed } from "../parts/parsing.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Suggesting } from "../parts/suggesting.js";
@@ -100,7 +100,11 @@ function Contents({ state, uri, onRead }) {
 // The fields of a template. The URI that they make is shown before it is read.
 function Template({ item, era, completes, onUri }) {
   const template = idOf(item);
-  const values = useStore(reads, state => state.fields)[template] ?? {};
+  const values =
+    own(
+      useStore(reads, state => state.fields),
+      template,
+    ) ?? {};
   const [made, setMade] = useState({ uri: "", error: null });
   const set = change => reads.set(state => ({ fields: { ...state.fields, [template]: { ...values, ...change } } }));
   const known = item.variables;
@@ -115,11 +119,11 @@ function Template({ item, era, completes, onUri }) {
       known.map(({ name, many }) => [
         name,
         many
-          ? (values[name] ?? "")
+          ? (own(values, name) ?? "")
               .split(",")
               .map(each => each.trim())
               .filter(Boolean)
-          : (values[name] ?? ""),
+          : (own(values, name) ?? ""),
       ]),
     );
     const timer = setTimeout(
@@ -161,7 +165,7 @@ function Template({ item, era, completes, onUri }) {
             </div>
             <${Suggesting}
               id=${`var-${name}`}
-              value=${values[name] ?? ""}
+              value=${own(values, name) ?? ""}
               onChange=${text => set({ [name]: text })}
               suggest=${name && suggest(name)}
               placeholder=${name ? "" : template}

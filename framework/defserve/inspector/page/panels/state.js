@@ -3,7 +3,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js"
 import { ask, on } from "../socket.js";
 import { app, connection, createStore, go, useStore } from "../store.js";
 import { useKeys } from "../keys.js";
-import { number, plural } from "../format.js";
+import { number, plural, quoted } from "../format.js";
 import { Button, Copy, copyText, Search, Segments } from "../parts/controls.js";
 import { Empty, ErrorNote, Loading, Note } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
@@ -565,7 +565,7 @@ function Foot({ tree, marks, facts, moves, current }) {
         facts?.store?.includes("://") &&
         target &&
         html`<span class="no-m"
-          ><${Copy} text=${`defserve state rollback ${facts.store} ${target}`} label="Copy as command"
+          ><${Copy} text=${`defserve state rollback ${quoted(facts.store)} ${quoted(target)}`} label="Copy as command"
         /></span>`
       }
     </div>

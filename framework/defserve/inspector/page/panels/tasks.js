@@ -80,7 +80,7 @@ function Start({ era, facts, onBegun, onBack }) {
   const schema = schemaOf(tool),
     value = valueOf(state, tool);
   const found = useMemo(() => (tool ? problems(value, { type: "object", ...schema }, schema) : []), [tool, value]);
-  const touched = tool && tool.name in state.values;
+  const touched = tool && Object.hasOwn(state.values, tool.name);
   const wrong = Object.fromEntries(
     [...found]
       .reverse()

@@ -2,7 +2,7 @@
 import { html } from "../vendor/preact.js";
 import { Block } from "./content.js";
 
-const WHO = { user: "User", assistant: "Assistant", system: "System" };
+const WHO = { __proto__: null, user: "User", assistant: "Assistant", system: "System" };
 
 export function Messages({ system, messages }) {
   return html`<ol class="messages" aria-label="Messages">

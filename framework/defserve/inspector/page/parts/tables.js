@@ -3,11 +3,13 @@ import { html, useState } from "../vendor/preact.js";
 import { number } from "../format.js";
 import { Button } from "./controls.js";
 import { resolve } from "./form/schema.js";
+import { own } from "./parsing.js";
 
 const MOST_ROWS = 200,
   MOST_COLUMNS = 16;
 const SHORT = 20; // characters of what stays on one line
 const TONES = {
+  __proto__: null,
   ok: "ok",
   done: "ok",
   success: "ok",
@@ -67,13 +69,13 @@ export function Table({ rows, schema = {}, more, label = "Result" }) {
   const about = columns.map(name => {
     const values = rows
       .slice(0, 50)
-      .map(row => row[name])
+      .map(row => own(row, name))
       .filter(each => each !== null && each !== undefined);
     return {
       name,
       right: values.length > 0 && values.every(each => typeof each === "number"),
       chip:
-        Array.isArray(schema[name]?.enum) ||
+        Array.isArray(own(schema, name)?.enum) ||
         (values.length > 0 && values.every(each => typeof each === "string" && each.toLowerCase() in TONES)) ||
         (values.length > 0 && values.every(each => typeof each === "boolean")),
       mono: values.length > 0 && values.every(isId),
@@ -85,7 +87,7 @@ export function Table({ rows, schema = {}, more, label = "Result" }) {
         <tr>
           ${about.map(
             ({ name, right }) =>
-              html`<th key=${name} scope="col" class=${right ? "r" : ""}>${schema[name]?.title ?? name}</th>`,
+              html`<th key=${name} scope="col" class=${right ? "r" : ""}>${own(schema, name)?.title ?? name}</th>`,
           )}
         </tr>
       </thead>
@@ -96,7 +98,7 @@ export function Table({ rows, schema = {}, more, label = "Result" }) {
               ${about.map(
                 ({ name, right, chip, mono }) =>
                   html`<td key=${name} class=${right ? "r num" : ""}>
-                    <${Cell} value=${row[name]} chip=${chip} mono=${mono} />
+                    <${Cell} value=${own(row, name)} chip=${chip} mono=${mono} />
                   </td>`,
               )}
             </tr>`,

@@ -1,7 +1,7 @@
 // What the Kernel panel knows, and its words.
 import { ask } from "../../socket.js";
 import { app, createStore } from "../../store.js";
-import { plural } from "../../format.js";
+import { plural, quoted } from "../../format.js";
 
 export const store = createStore({
   told: null, // { way, verbs, status, servers, note }
@@ -70,8 +70,6 @@ export function command(told, verb, id, ...words) {
   const rest = [...(id ? [id] : []), ...words].map(word => ` ${quoted(word)}`).join("");
   return `defserve kernel ${verb}${rest}${file}`;
 }
-
-const quoted = text => (/^[\w./:@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
 // `held`: the tool, and the digest of what was looked at.
 export async function run(verb, server = "", held = {}) {

@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "../../vendor/preact.js";
 import { ask } from "../../socket.js";
 import { app, go, useStore } from "../../store.js";
-import { age, clock, duration, number, plural } from "../../format.js";
+import { age, clock, duration, number, plural, quoted } from "../../format.js";
 import { Button, Copy, Segments } from "../../parts/controls.js";
 import { Json } from "../../parts/json.js";
 import { Empty, ErrorNote, Loading, Note } from "../../parts/notes.js";
@@ -221,7 +221,7 @@ export function Audit({ audit, verifyRef, onBack }) {
               <span class="grow cut">${plural(rows.length, "newest line")} shown.</span>${
                 source === "log" &&
                 html`<span class="no-m"
-                  ><${Copy} text=${`defserve audit verify ${audit.log.name}`} label="Copy as command"
+                  ><${Copy} text=${`defserve audit verify ${quoted(audit.log.name)}`} label="Copy as command"
                     >Copy as command<//
                   ></span
                 >`

@@ -139,7 +139,7 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
   const saved = useSaved(tool && name, value);
   // What is missing is only told once something was typed, or a call was made.
   const [turn, setTurn] = useState(0);
-  const touched = name in state.values || !!lastCall;
+  const touched = Object.hasOwn(state.values, name) || !!lastCall;
   const shownWrong = touched
     ? wrong
     : Object.fromEntries(Object.entries(wrong).filter(([, reason]) => reason !== "missing"));

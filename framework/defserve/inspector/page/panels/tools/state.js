@@ -3,6 +3,7 @@
 import { ask, on, onOpen } from "../../socket.js";
 import { app, createStore, toast } from "../../store.js";
 import { initial, resolve } from "../../parts/form/schema.js";
+import { own } from "../../parts/parsing.js";
 import { plural } from "../../format.js";
 
 const MOST_CALLS = 20;
@@ -48,7 +49,7 @@ export const startOf = tool => initial(resolve(schemaOf(tool), schemaOf(tool)), 
 // What was typed. A saved session has nobody to call: its forms show what the tool was called with.
 const savedOf = ({ calls }, { name }) => app.get().target?.saved && calls.find(each => each.tool === name)?.arguments;
 export const valueOf = (state, tool) =>
-  tool ? (state.values[tool.name] ?? (savedOf(state, tool) || startOf(tool))) : {};
+  tool ? (own(state.values, tool.name) ?? (savedOf(state, tool) || startOf(tool))) : {};
 export const setValue = (name, value) => store.set(state => ({ values: { ...state.values, [name]: value } }));
 
 const change = (n, how) =>

@@ -3,6 +3,7 @@ import { html, useLayoutEffect, useRef, useState } from "../../vendor/preact.js"
 import { bytes, decodedSize } from "../../format.js";
 import { Button, Segments, Switch } from "../controls.js";
 import { Icon } from "../icons.js";
+import { own } from "../parsing.js";
 import { accepts, boundWords, branchWords, choiceWords, initial, kindOf, resolve, spell, typeWords } from "./schema.js";
 
 const SHORT = ["number", "date", "time", "moment", "enum"];
@@ -49,7 +50,7 @@ function Members({ schema, root, value, onChange, path, wrong, id }) {
       schema=${inner}
       root=${root}
       kind=${kind}
-      value=${value[name]}
+      value=${own(value, name)}
       onChange=${set}
       required=${needed.includes(name)}
       path=${spell(path, name)}
@@ -65,7 +66,7 @@ function Members({ schema, root, value, onChange, path, wrong, id }) {
   );
 }
 
-const message = (wrong, path) => wrong[path] && `${path}: ${wrong[path]}`;
+const message = (wrong, path) => own(wrong, path) && `${path}: ${wrong[path]}`;
 
 function Label({ name, id, words, required, schema, children }) {
   const bounds = boundWords(schema);
@@ -463,7 +464,7 @@ function Entries({ schema, root, value, onChange, path, wrong, id }) {
     onChange(next === undefined ? rest : { ...object, [name]: next });
   };
   const add = () => {
-    if (fresh && !(fresh in object)) {
+    if (fresh && !Object.hasOwn(object, fresh)) {
       set(fresh, initial(items, root) ?? (kind === "text" ? "" : null));
       setFresh("");
     }

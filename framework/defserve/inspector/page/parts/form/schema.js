@@ -16,7 +16,9 @@ function pointed(root, ref) {
   } catch {
     return {};
   }
-  return steps.reduce((at, step) => at?.[step.replace(/~1/g, "/").replace(/~0/g, "~")], root) ?? {};
+  const names = steps.map(step => step.replace(/~1/g, "/").replace(/~0/g, "~"));
+  // Servers choose names, and every object inherits some, such as `constructor`.
+  return names.reduce((at, name) => (at != null && Object.hasOwn(at, name) ? at[name] : undefined), root) ?? {};
 }
 
 const isText = value => typeof value === "string",
@@ -107,7 +109,7 @@ function opened(schema, root, steps) {
   return found;
 }
 
-const FORMATS = { date: "date", "date-time": "moment", time: "time" };
+const FORMATS = { __proto__: null, date: "date", "date-time": "moment", time: "time" };
 const isFile = schema =>
   schema.contentEncoding === "base64" || ["binary", "byte", "base64", "base64url"].includes(schema.format);
 
@@ -226,13 +228,13 @@ export function initial(schema, root, required = true, depth = 0, steps = budget
   if (kind === "union") return initial(schema.branches[0], root, true, depth + 1, steps);
   if (kind === "object") {
     const needed = schema.required ?? [];
-    const made = {};
+    const made = [];
     for (const [name, each] of Object.entries(schema.properties)) {
       const inner = resolve(each, root);
       const value = "const" in inner ? inner.const : initial(inner, root, needed.includes(name), depth + 1, steps);
-      if (value !== undefined) made[name] = value;
+      if (value !== undefined) made.push([name, value]);
     }
-    return made;
+    return Object.fromEntries(made);
   }
   if (kind === "boolean") return false;
   if (["texts", "choices", "list"].includes(kind)) return [];
@@ -378,7 +380,7 @@ export function accepts(value, branch, root) {
   if (type === "object" && schema.properties) {
     return Object.entries(schema.properties).every(([name, each]) => {
       const tag = resolve(each, root);
-      return !("const" in tag) || !(name in value) || value[name] === tag.const;
+      return !("const" in tag) || !Object.hasOwn(value, name) || value[name] === tag.const;
     });
   }
   return type === schema.type || (schema.type === "number" && type === "integer");
