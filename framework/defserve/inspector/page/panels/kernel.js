@@ -29,7 +29,7 @@ const NoKernel = () =>
 // What needs a look is counted, and each count is a filter.
 function Counts({ servers, only, onOnly }) {
   const counts = [
-    ["well", "ok", "well"],
+    ["well", "ok", "healthy"],
     ["look", "warn", servers.filter(row => kindOf(row) === "look").length === 1 ? "needs a look" : "need a look"],
     ["failed", "bad", "failed"],
     ["off", "faint", "not running"],
