@@ -103,6 +103,10 @@ def read_serving_options(options: Namespace) -> dict[str, Any]:
     return {"on": options.on} | {option: value for option, value in found.items() if value is not None}
 
 
+MISSING = "the following arguments are required: "
+"""What argparse says of them."""
+
+
 class FixReportingParser(ArgumentParser):
     """Reports a mistake with its fix, in the form of all errors of `defserve`, and exits with 1."""
 
@@ -158,6 +162,12 @@ class FixReportingParser(ArgumentParser):
         if unknown := [name for name in options if name not in self._option_string_actions]:
             # Whatever argparse misses, it may be what this was meant to be.
             self.refuse(*self.describe_unknown_words(unknown))
+        _, is_missing, names = message.partition(MISSING)
+        if is_missing:
+            named = [name if name.startswith("-") else name.upper() for name in names.split(", ")]
+            choices = next((each.choices for each in self._actions if each.dest == names and each.choices), None)
+            fix = f"give one of {', '.join(map(str, choices))}" if choices else f"see {self.prog} --help"
+            self.refuse(f"{self.prog} needs {' and '.join(named)}", fix)
         self.refuse(message, f"see {self.prog} --help")
 
     def refuse(self, problem: str, fix: str) -> NoReturn:
