@@ -17,7 +17,7 @@ const INSPECT = "defserve inspect mgp.toml --web";
 const NoKernel = () =>
   html`<${Empty}
     icon="servers"
-    title="This server is no kernel"
+    title="This server is not a kernel"
     action=${html`<div class="kstart">
       <div class="row"><code class="grow wraps">${START}</code><${Copy} text=${START} /></div>
       <div class="row"><code class="grow wraps">${INSPECT}</code><${Copy} text=${INSPECT} /></div>

@@ -190,7 +190,7 @@ function Panel() {
               : html`<div class="body">
                   <${Empty}
                     icon="question"
-                    title=${open.length ? "Choose a question" : "Nobody asks anything"}
+                    title=${open.length ? "Choose a question" : "No questions are open"}
                     action=${html`<${Button}
                       small
                       onClick=${() => {

@@ -225,7 +225,7 @@ function Panel() {
             />`
           : html`<div class="body">
               <${Empty} icon="clock" title="Nothing is started"
-                >A tool that takes long goes on here while you look elsewhere.<//
+                >A tool that takes long runs here while you look elsewhere.<//
               >
             </div>`
       }
