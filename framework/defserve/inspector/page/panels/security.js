@@ -230,8 +230,7 @@ function Panel() {
           : html`${
                 !here.version &&
                 html`<p class="pad dim">
-                  This server does not speak MGP. What you choose here is kept by the inspector, before a call
-                  is sent.
+                  This server does not speak MGP. What you choose here is kept by the inspector, before a call is sent.
                 </p>`
               }<${Permissions} told=${here} /><${Layers} seen=${audit?.seen ?? []} log=${audit?.log} />
               ${here.explains && html`<${Why} />`}<${Access} told=${here} /><${Health} told=${here} /><${Events}

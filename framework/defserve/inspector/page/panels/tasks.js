@@ -204,9 +204,7 @@ function Panel() {
     <${Pane} label="Tasks" class="t-list"
       ><div class="head">
         <h2 class="grow">Tasks</h2>
-        ${
-          running.length > 0 && html`<${Chip} tone="acc">${running.length} running<//>`
-        }
+        ${running.length > 0 && html`<${Chip} tone="acc">${running.length} running<//>`}
       </div>
       ${error && html`<div class="pad"><${ErrorNote} error=${error} /></div>`}
       ${
