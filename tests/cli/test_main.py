@@ -81,6 +81,7 @@ def test_a_command_that_is_misspelt_is_met_with_a_suggestion(defserve: Run):
         (["call", "tests.testing.toy", "add", "--json", "[]"], "--args must be an object"),
         (["run"], "run needs one server"),
         (["dev"], "dev needs one server"),
+        (["kernel", "status"], "has no action 'status'\n  fix: did you mean 'ps'?"),
         (["audit"], "defserve audit needs ACTION\n  fix: give one of verify, show, export"),
         (["state", "rollback"], "defserve state rollback needs STORE and CHECKPOINT"),
         (["run", "x.py", "-m", "y"], "run needs one server"),

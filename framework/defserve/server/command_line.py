@@ -114,7 +114,7 @@ class FixReportingParser(ArgumentParser):
     _given: list[str] | None = None
 
     elsewhere: Mapping[str, str] = {}
-    """Options of other commands that people try here, and what to write instead."""
+    """Options and actions of other commands that people try here, and what to write instead."""
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
         self, args: Iterable[str] | None = None, namespace: Any = None
@@ -151,7 +151,7 @@ class FixReportingParser(ArgumentParser):
     def _check_value(self, action: Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        fix = did_you_mean(str(value), map(str, action.choices))
+        fix = self.elsewhere.get(str(value)) or did_you_mean(str(value), map(str, action.choices))
         if action.dest == "action":
             self.refuse(f"{self.prog} has no action {value!r}", fix)
         name = "/".join(action.option_strings) or str(action.metavar or action.dest).upper()
