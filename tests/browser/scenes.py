@@ -397,10 +397,10 @@ STAGES: Final[dict[str, Stage]] = {
         in_process(FRAGILE),
         (
             opened("traceback", "tools/divide", *called("divide", "Failed"), there(".traceback")),
-            opened("crashed", "tools/leave", *called("leave", "Failed"), there(".docked")),
+            opened("crashed", "tools/leave", *called("leave", "Failed"), there(".banner")),
         ),
     ),
-    "build": Stage(broken_build, (opened("build-banner", "tools/table", there(".docked")),)),
+    "build": Stage(broken_build, (opened("build-banner", "tools/table", there(".banner")),)),
     "planted": Stage(
         planted,
         (

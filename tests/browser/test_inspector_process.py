@@ -45,8 +45,8 @@ def divide(by: int = 0) -> float:
     """Divide one."""
     return 1 / by
 '''
-EXITED = "document.querySelector('.docked')?.innerText"
-CONNECTED = "document.querySelector('.foot')?.innerText.includes('Connected') && !document.querySelector('.docked')"
+EXITED = "document.querySelector('.banner')?.innerText"
+CONNECTED = "document.querySelector('.foot')?.innerText.includes('Connected') && !document.querySelector('.banner')"
 TABS = "document.querySelectorAll('.t-res .no-m [role=tab]').length"
 MAX_TASK_MS = 50
 
@@ -82,7 +82,7 @@ def test_a_crash_is_told_with_its_last_lines_and_the_server_started_again(browse
     assert "fragile.py exited with 3." in said and "the last word" in said
     assert "fragile.py exited with 3" in browser.page("document.querySelector('.t-res .note').innerText")
     assert serious(browser) == []
-    browser.press(".docked .btn.pri")
+    browser.press(".banner .btn.pri")
     assert browser.page(CONNECTED)
     call(browser, "add", "Done")
     assert browser.page(f"{TABS} === 3")
@@ -112,11 +112,12 @@ def test_a_command_that_crashes_says_how_it_ended_and_then_its_last_lines(browse
         assert "exited with code 3. What is on this page stays." in said and "the last word" in said
 
 
-def test_on_a_phone_a_banner_stands_above_the_panel_and_hides_no_button(browser: Browser, tmp_path: Path):
+@pytest.mark.parametrize(("width", "height"), [(375, 780), (768, 900), (1440, 900)])
+def test_a_banner_stands_above_the_panel_and_hides_no_button(browser: Browser, tmp_path: Path, width: int, height: int):
     (tmp_path / "fragile.py").write_text(SERVER)
     with inspector_process("fragile.py", cwd=tmp_path) as (address, process):
         open_tools(browser, address)
-        browser.look(375, 780)
+        browser.look(width, height)
         process.terminate()
         assert browser.page("document.querySelector('.banner')?.innerText.includes('went away')")
         box = "document.querySelector({!r}).getBoundingClientRect()"
@@ -159,7 +160,7 @@ def test_a_server_that_crashes_fifty_times_leaves_the_page_usable(browser: Brows
     for _ in range(50):
         call(browser, "leave", "Failed")
         assert "exited with 3" in browser.page(EXITED)
-        browser.press(".docked .btn.pri")
+        browser.press(".banner .btn.pri")
         assert browser.page(CONNECTED)
     call(browser, "add", "Done")
     assert browser.page(f"{TABS} === 20")
@@ -212,6 +213,10 @@ def test_yes_and_no_stand_beside_the_result(browser: Browser):
         words = "[...document.querySelectorAll('.t-res .note button')].map(each => each.innerText).join()"
         assert browser.page(f"document.querySelector('.t-res .note') && {words}") == "Yes,No,Other answers"
         assert browser.page("!document.querySelector('.toast .ok') && !!document.querySelector('.toast.asks')")
+        apart = "each.right <= toast.left || each.left >= toast.right || each.top >= toast.bottom"
+        buttons = "[...document.querySelectorAll('.main .bar .btn')].map(each => each.getBoundingClientRect())"
+        toast = "document.querySelector('.toast.asks').getBoundingClientRect()"
+        assert browser.page(f"(toast => {buttons}.every(each => {apart}))({toast})")
         browser.page("(document.querySelector('.t-res .note button').click(), true)")
         assert browser.page("document.querySelector('.t-res .body').innerText.includes('fern: True')")
 
@@ -255,4 +260,4 @@ def test_a_version_that_does_not_start_is_a_banner_with_file_and_line(browser: B
         assert "calc.py:6: SyntaxError: invalid syntax" in said and "The old version is still serving." in said
         call(browser, "table", "Done")
         inspector.run(clear)
-        assert browser.page("!document.querySelector('.docked')")
+        assert browser.page("!document.querySelector('.banner')")

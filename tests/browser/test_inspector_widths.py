@@ -18,6 +18,7 @@ from tests.inspector.beds import greenhouse
 from tests.inspector.lively import lively
 
 from .inspecting import Calling, InspectorBeside, inspector_in, target_of
+from .scenes import STAGES, show
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -248,3 +249,15 @@ def test_a_wide_table_scrolls_and_breaks_no_word_and_no_number(browser: Browser,
         assert browser.page(BROKEN) == "none"
         assert browser.page(SCROLLS)
         assert browser.page(OVER) == "none"
+
+
+@pytest.mark.parametrize("width", [375, 768, 1280])
+def test_permissions_and_why_somebody_may_call_break_no_word(browser: Browser, tmp_path: Path, width: int):
+    stage = STAGES["guarded"]
+    broken = """(range => [...document.querySelectorAll('.perms .name, .whysteps > b')].filter(each => {
+      range.selectNodeContents(each);
+      return new Set([...range.getClientRects()].map(({ top }) => top)).size > 1;
+    }).map(each => each.textContent).join() || 'none')(document.createRange())"""
+    with stage.open(tmp_path) as url:
+        show(browser, url, next(scene for scene in stage.scenes if scene.name == "why"), width, 900)
+        assert browser.page(broken) == "none"

@@ -174,9 +174,9 @@ def test_what_is_no_record_is_passed_over_and_mentioned(defserve: Run, log: str)
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        ([], "required: action"),
+        ([], "needs ACTION"),
         (["check", "x"], "defserve audit has no action 'check'"),
-        (["show"], "required: FILE"),
+        (["show"], "needs FILE"),
         (["show", "none.log"], "cannot read none.log"),
         (["show", "none.log", "--last", "0"], "'0' is not a number above 0"),
     ],

@@ -372,7 +372,7 @@ async def test_who_is_shown_no_tools_is_told_that_the_token_may_be_why():
         told = [str(unknown_tool(client, "buy", [], hidden)) for hidden in ("this token may not use it", "")]
     assert told == [
         "shop shows you no tools\n  fix: this token may not use it",
-        "shop has no tool 'buy'\n  fix: see what it offers: defserve list",
+        "shop has no tool 'buy'\n  fix: it has no tools",
     ]
 
 

@@ -75,9 +75,9 @@ def test_keys_may_be_in_a_store(defserve: Run, folder: Path):
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        ([], "required: action"),
+        ([], "needs ACTION"),
         (["make"], "defserve keys has no action 'make'"),
-        (["create"], "required: principal"),
+        (["create"], "needs PRINCIPAL"),
         (["create", "local", "--no-tools"], "cannot be called 'local'"),
         (["create", "a", "--allow", "Everything"], "'Everything' is not a permission"),
         (["create", "a", "--expires", "soon"], "'soon' is not a duration"),

@@ -100,6 +100,12 @@ def test_what_cannot_be_read_is_said(defserve: Run, notes: str, argv: list[str],
     assert (outcome.code, outcome.out) == (code, "") and said in outcome.err
 
 
+def test_who_asks_a_server_without_resources_or_prompts_is_told_that_it_has_none(defserve: Run, folder: Path):
+    (folder / "bare.py").write_text('from defserve import Server\n\nserver = Server("bare")\n')
+    for command, what in (("read", "resources"), ("prompt", "prompts")):
+        assert f"fix: it has no {what}\n" in defserve(command, "bare.py", "x").err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "name"), [("read", "bad://pump"), ("prompt", "broken")])
 def test_a_traceback_has_the_authors_frames_and_all_with_verbose(folder: Path, command: str, name: str):

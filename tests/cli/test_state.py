@@ -211,9 +211,9 @@ def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
 @pytest.mark.parametrize(
     ("argv", "code", "complaint"),
     [
-        ([], 1, "required: action"),
+        ([], 1, "needs ACTION"),
         (["dump", "x"], 1, "defserve state has no action 'dump'"),
-        (["list"], 1, "required: STORE"),
+        (["list"], 1, "needs STORE"),
         (["list", "memory:"], 1, "can only be read by its own process"),
         (["list", "sqlite:///none.db"], 1, "none.db does not exist\n  fix: name a file that is there: sqlite:///"),
         (["list", "notes.db"], 1, "fix: write 'sqlite:///notes.db'"),
@@ -398,7 +398,7 @@ def test_what_0_1_0_kept_is_given_to_a_server(defserve: Run, tmp_path: Path, mon
     path.chmod(0o600)
     refused = defserve("state", "list", f"sqlite:///{path}")
     assert refused.code != 0 and "defserve state adopt STORE --server NAME" in refused.err
-    assert "required: --server" in defserve("state", "adopt", f"sqlite:///{path}").err
+    assert "needs --server" in defserve("state", "adopt", f"sqlite:///{path}").err
     given = shown(defserve("state", "adopt", f"sqlite:///{path}", "--server", "namespace=staging", "--json"))
     assert given["server"] == "namespace=staging" and given["spaces"] > 2
     assert "intact:" in defserve("state", "verify", f"sqlite:///{path}").out

@@ -103,6 +103,10 @@ def read_serving_options(options: Namespace) -> dict[str, Any]:
     return {"on": options.on} | {option: value for option, value in found.items() if value is not None}
 
 
+MISSING = "the following arguments are required: "
+"""What argparse says of them."""
+
+
 class FixReportingParser(ArgumentParser):
     """Reports a mistake with its fix, in the form of all errors of `defserve`, and exits with 1."""
 
@@ -110,7 +114,7 @@ class FixReportingParser(ArgumentParser):
     _given: list[str] | None = None
 
     elsewhere: Mapping[str, str] = {}
-    """Options of other commands that people try here, and what to write instead."""
+    """Options and actions of other commands that people try here, and what to write instead."""
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
         self, args: Iterable[str] | None = None, namespace: Any = None
@@ -147,7 +151,7 @@ class FixReportingParser(ArgumentParser):
     def _check_value(self, action: Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        fix = did_you_mean(str(value), map(str, action.choices))
+        fix = self.elsewhere.get(str(value)) or did_you_mean(str(value), map(str, action.choices))
         if action.dest == "action":
             self.refuse(f"{self.prog} has no action {value!r}", fix)
         name = "/".join(action.option_strings) or str(action.metavar or action.dest).upper()
@@ -158,6 +162,12 @@ class FixReportingParser(ArgumentParser):
         if unknown := [name for name in options if name not in self._option_string_actions]:
             # Whatever argparse misses, it may be what this was meant to be.
             self.refuse(*self.describe_unknown_words(unknown))
+        _, is_missing, names = message.partition(MISSING)
+        if is_missing:
+            named = [name if name.startswith("-") else name.upper() for name in names.split(", ")]
+            choices = next((each.choices for each in self._actions if each.dest == names and each.choices), None)
+            fix = f"give one of {', '.join(map(str, choices))}" if choices else f"see {self.prog} --help"
+            self.refuse(f"{self.prog} needs {' and '.join(named)}", fix)
         self.refuse(message, f"see {self.prog} --help")
 
     def refuse(self, problem: str, fix: str) -> NoReturn:

@@ -141,6 +141,8 @@ MAX_CLIENTS_BYTES: Final = 3_000
 # Of one text, in characters. In bytes it is at most twice that.
 MAX_NAME, MAX_VERSION, MAX_LEAD, MAX_LINE, MAX_LINK = 64, 32, 240, 160, 300
 MAX_PARAMETERS: Final = 12
+# The keywords that `describe_type` reads.
+DESCRIBED: Final = frozenset({"type", "enum", "const", "anyOf", "oneOf", "$ref"})
 
 # A shape for each mark, so that colour is not all that tells them apart.
 SHAPES: Final[Mapping[str, str]] = {
@@ -309,13 +311,15 @@ def describe_type(schema: Any) -> str:
     known: Mapping[str, Any] = schema if is_object(schema) else {}
     if is_array(values := known.get("enum")):
         return " | ".join(json.dumps(value, ensure_ascii=False) for value in values[:8])
+    if "const" in known:
+        return json.dumps(known["const"], ensure_ascii=False)
     if is_array(branches := known.get("anyOf") or known.get("oneOf")):
         return " | ".join(dict.fromkeys(describe_type(branch) for branch in branches[:8] if branch is not schema))
     if isinstance(reference := known.get("$ref"), str):
         return reference.rpartition("/")[2]
     kind = known.get("type")
-    if kind == "array" and is_object(items := known.get("items")) and "type" in items:
-        return f"list of {items['type']}"
+    if kind == "array" and is_object(items := known.get("items")) and items.keys() & DESCRIBED:
+        return f"list of {describe_type(items)}"
     return " | ".join(map(str, kind)) if is_array(kind) else str(kind or "anything")
 
 

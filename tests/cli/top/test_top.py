@@ -149,7 +149,7 @@ def test_a_server_without_metrics_says_what_to_do(defserve: Run):
     [
         (["ftp://x"], 1, "top cannot monitor 'ftp://x'"),
         (["http://127.0.0.1:1/mcp"], 4, "127.0.0.1:1"),
-        (["none.toml"], 1, "none.toml"),
+        (["none.toml"], 1, "there is no file 'none.toml'\n  fix: name the address of a server"),
         (["http://127.0.0.1:1/mcp", "--every", "0"], 1, "'0' is not a number of seconds"),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_list_says_of_what_in_the_plural(tmp_path: Path):
     assert [words for _, words, _ in read_schemas(tmp_path, *map(listed, items))] == [
         "list of integers",
         "list of objects",
-        "list of enums",
+        "list of choices",
         "list of lists of numbers",
         "list of Address",
     ]

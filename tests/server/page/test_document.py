@@ -15,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.protocols.mgp.terms import SECURITY_META_KEY
-from defserve.server.page import MAX_PAGE_BYTES, SHAPES, About, client_steps, install_links, mark_of, page
+from defserve.server.page import (
+    MAX_PAGE_BYTES,
+    SHAPES,
+    About,
+    client_steps,
+    describe_type,
+    install_links,
+    mark_of,
+    page,
+)
 from tests.asgi import Web, living
 from tests.rows import for_each_row
 
@@ -135,6 +144,20 @@ def test_a_tool_opens_to_its_parameters():
     assert "<code>bed</code><span>string, required</span>" in found.html
     assert "<code>unit</code><span>&quot;C&quot; | &quot;F&quot;</span>" in found.html
     assert found.html.count("<summary class=tool>") == 1 and found.html.count("<div class=tool>") == 1
+
+
+@for_each_row(
+    ("schema", "words"),
+    [
+        ({"type": "array", "items": {"enum": ["C", "F"], "type": "string"}}, 'list of "C" | "F"'),
+        ({"type": "array", "items": {"type": ["integer", "null"]}}, "list of integer | null"),
+        ({"type": "array", "items": {"$ref": "#/$defs/Bed"}}, "list of Bed"),
+        ({"oneOf": [{"const": "C", "title": "Celsius"}, {"const": "F"}]}, '"C" | "F"'),
+        ({"type": "array", "items": {}}, "array"),
+    ],
+)
+def test_a_type_is_named_with_the_values_it_may_have(schema: Any, words: str):
+    assert describe_type(schema) == words
 
 
 @for_each_row("schema", [None, 3, {"properties": 4}, {"properties": {"a": 1, "b": True}}, {"required": "x"}])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -94,7 +95,7 @@ def test_a_schema_that_cannot_be_followed_is_an_error(schema: dict[str, Any], pr
 def test_the_cost_of_the_list_is_estimated_and_says_so():
     tools = [{"name": f"tool_number_{n}", "description": f"{n} " + "x" * 900} for n in range(50)]
     (found,) = only(wire(*tools), "token-cost")
-    assert "estimate: characters/4" in found.finding.problem
+    assert re.search(r"about 1\d,\d{3} tokens .*\(estimate: characters/4\)", found.finding.problem)
     assert only(wire(*tools[:20]), "token-cost") == []
 
 

@@ -369,7 +369,7 @@ def unknown_tool(client: Client, tool: str, known: list[str], hidden: str) -> To
     """The error for a tool that is not listed. `hidden` says what it means if the server has it; else it is empty."""
     name = client.server_info.get("name", "the server")
     if not hidden:
-        listed = f"its tools are {', '.join(known)}" if known else "see what it offers: defserve list"
+        listed = f"its tools are {', '.join(known)}" if known else "it has no tools"
         fix = did_you_mean(tool, known, listed)
         return ToolError(f"{name} has no tool {tool!r}\n  fix: {fix}")
     if not known:

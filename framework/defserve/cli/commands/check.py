@@ -213,7 +213,7 @@ def summary(made: list[RuleFinding], found: ServerDefinitions) -> str:
         f"{format_count(errors, 'error')}, {format_count(len(made) - errors, 'warning')}" if made else "no problems"
     )
     when = TOKEN_COST_NOTES[found.is_searched]
-    cost = f"{format_count(len(found.tools), 'tool')}, about {found.tokens} tokens {when} (characters/4)"
+    cost = f"{format_count(len(found.tools), 'tool')}, about {found.tokens:,} tokens {when} (characters/4)"
     return f"{problems}; {cost}"
 
 

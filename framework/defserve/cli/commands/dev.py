@@ -63,7 +63,7 @@ PORT: Final = 8000
 
 def run_dev(argv: list[str]) -> int:
     parser = CommandParser("defserve dev", ABOUT, EXAMPLES)
-    parser.add_argument("target", help="server.py, server.py:name or module:name")
+    parser.add_argument("target", nargs="?", help="server.py, server.py:name or module:name")
     add_serving_options(parser)
     options = parser.parse_options(
         argv,
@@ -79,6 +79,8 @@ def run_dev(argv: list[str]) -> int:
         ),
         *WEB_OPTIONS,
     )
+    if not options.target:
+        raise UsageError("dev needs one server", fix="defserve dev server.py, or defserve dev shop.tools:catalogue")
     has_keys = can_read_keys() and sys.stderr.isatty()
     if options.on.startswith("stdio:") and (options.web or (has_keys and _is_address_free(argv))):
         # Standard input and output belong to the person who reads and types.

@@ -170,11 +170,11 @@ def page(listed: ServerListing, spoken: list[str]) -> Iterator[StyledLine]:
     yield from _extensions(listed)
     yield from _live(listed.mcpl)
     tokens = sum(map(estimate_definition_tokens, listed.tools))
-    cost = f"about {tokens} tokens {TOKEN_COST_NOTES[listed.is_searched]}: characters/4"
+    cost = f"about {tokens:,} tokens {TOKEN_COST_NOTES[listed.is_searched]}: characters/4"
     yield from _heading(f"Tools ({len(listed.tools)}, {cost})")
     for tool in listed.tools:
         yield from format_item_lines(
-            tool, (f"  ~{estimate_definition_tokens(tool)}", "faint"), *format_effect_words(list_tool_effects(tool))
+            tool, (f"  ~{estimate_definition_tokens(tool):,}", "faint"), *format_effect_words(list_tool_effects(tool))
         )
     for heading, items in (
         ("Resources", listed.resources),

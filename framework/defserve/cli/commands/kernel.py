@@ -67,6 +67,7 @@ def main(argv: list[str]) -> int:
     actions = words | FILE_ACTIONS
     about = "\n".join(f"  {name:11} {text}" for name, text in actions.items())
     parser = CommandParser("defserve kernel", f"{ABOUT}\n\nactions:\n{about}", EXAMPLES)
+    parser.elsewhere = dict.fromkeys(("status", "list"), "did you mean 'ps'?")
     parser.add_arguments(
         CommandArgument("action", nargs="?", choices=actions, help="control a running kernel, or create a file"),
         CommandArgument("--config", metavar="FILE", help=CONFIG_HELP),

@@ -113,7 +113,7 @@ async def _unknown(client: Client, uri: str, error: PeerError) -> UsageError:
     resources, _ = await list_if_supported("resources/list", client.resources())
     templates, _ = await list_if_supported("resources/templates/list", client.templates())
     known = [str(item["uri"]) for item in resources] + [str(item["uriTemplate"]) for item in templates]
-    return UsageError(error.message, fix=did_you_mean(uri, known, "" if known else "see what it offers: defserve list"))
+    return UsageError(error.message, fix=did_you_mean(uri, known, "" if known else "it has no resources"))
 
 
 def _write_bytes(data: bytes) -> None:
@@ -187,7 +187,7 @@ async def fill_prompt(
             if name in known:
                 raise
         server = client.server_info.get("name", "the server")
-        fix = did_you_mean(name, known, "" if known else "see what it offers: defserve list")
+        fix = did_you_mean(name, known, "" if known else "it has no prompts")
         raise UsageError(f"{server} has no prompt {name!r}", fix=fix)
 
 

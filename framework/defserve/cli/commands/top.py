@@ -377,7 +377,11 @@ MAY_NOT_READ: Final = "this token may not read its metrics: it needs the scope m
 def open_snapshot_source(target: str | None, options: Namespace, stack: AsyncExitStack) -> SnapshotSource:
     """The source for what the command line names. What it opens is closed with `stack`."""
     if target is None or target.endswith(".toml"):
-        config = locate_running_kernel_file(target)
+        try:
+            config = locate_running_kernel_file(target)
+        except UsageError as error:
+            fix = "name the address of a server, http://127.0.0.1:8000/mcp, or the mgp.toml of a kernel"
+            raise UsageError(f"there is no file {target!r}" if target else error.problem, fix=fix) from None
         return lambda: asyncio.to_thread(_look_at_kernel, config, options.pid)
     if (scheme := urlsplit(target).scheme) in SCHEMES:
         return _ServerSource(target, options, stack)

@@ -44,7 +44,7 @@ export function SignInBanner() {
           >Open the page</a
         >
         <${Copy} text=${account.address} label="Copy its address">Copy its address<//>${cancel}`}
-      >It opens in another tab, in a browser of the machine where the inspector runs. This page goes on by itself
+      >It opens in another tab, in a browser of the machine where the inspector runs. This page continues by itself
       afterwards.<//
     >`;
   }

@@ -258,7 +258,7 @@ function Exited({ told }) {
   const [head, ...rest] = String(told.message).split("\n");
   const first = head.replace(/; its last words:$/, "");
   const written = lines.length ? lines : rest;
-  return html`<div class="banner docked">
+  return html`<div class="banner">
     <${Note}
       tone="bad"
       role="alert"
@@ -285,7 +285,7 @@ ${(all ? written : written.slice(-MOST_LINES)).join("\n")}</pre>`
 
 // The newest version of a server that `dev` reloads does not start.
 const BuildProblem = ({ where, text, lines, serving }) =>
-  html`<div class="banner docked">
+  html`<div class="banner">
     <${Note}
       tone=${serving ? "warn" : "bad"}
       role="alert"

@@ -64,7 +64,7 @@ export function QuestionDialogs() {
 export function useSince({ since, until }) {
   useTicks();
   const left = until && until - Date.now() / 1000;
-  const waits = left > 0 ? ` ${age(0, left)} left to answer.` : " The server waits no longer.";
+  const waits = left > 0 ? ` ${age(0, left)} left to answer.` : " The server no longer waits.";
   return `Asked ${age(since)} ago.${until ? waits : ""}`;
 }
 

@@ -173,7 +173,9 @@ DISCOVERY_TOOL_SPECS: Final[dict[str, MethodToolSpec]] = {
         True,
     ),
     DEREGISTER: MethodToolSpec(
-        "End a server that was added so.", make_tool_input_schema({"id": _TEXT, "reason": _TEXT}, "id"), True
+        "End a server that was added while this one runs.",
+        make_tool_input_schema({"id": _TEXT, "reason": _TEXT}, "id"),
+        True,
     ),
 }
 

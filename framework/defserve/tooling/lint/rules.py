@@ -80,7 +80,7 @@ LINT_RULES: Final[dict[str, LintRule]] = {
     ),
     "token-cost": LintRule(
         "warning",
-        f"a list of tools of more than {source_rules.MAX_TOOL_LIST_TOKENS} tokens",
+        f"a list of tools of more than {source_rules.MAX_TOOL_LIST_TOKENS:,} tokens",
         source_rules.find_costly_tool_list,
     ),
     "unguarded-parameter": LintRule(

@@ -167,11 +167,11 @@ def find_costly_tool_list(found: ServerDefinitions) -> Iterator[LintFinding]:
     cost = found.tokens
     if cost > MAX_TOOL_LIST_TOKENS and not found.is_searched:
         largest = sorted(found.tools, key=lambda tool: -tool.tokens)[:3]
-        named = ", ".join(f"{tool.name} {tool.tokens}" for tool in largest)
+        named = ", ".join(f"{tool.name} {tool.tokens:,}" for tool in largest)
         yield LintFinding(
             "the list of tools",
             largest[0].where,
-            f"costs about {cost} tokens in every request (estimate: characters/4); the largest: {named}",
+            f"costs about {cost:,} tokens in every request (estimate: characters/4); the largest: {named}",
             'shorten descriptions and schemas, or have the tools searched: Server(search="auto")',
         )
 

@@ -149,7 +149,7 @@ function Panel() {
           ? html`<div class="head only-m"><${Button} plain icon="left" label="Back to the list" onClick=${back} /></div>
               <div class="body">
                 <${Empty} icon="window" title=${rest && list ? `There is no app ${rest} here` : "No app is chosen"}
-                  >${rest ? "It may be in the other era." : "Choose one at the left."}<//
+                  >${rest ? "It may be in the other era." : "Choose one on the left."}<//
                 >
               </div>`
           : opens(item)

@@ -210,7 +210,7 @@ function Panel() {
                 ${
                   list &&
                   html`<${Empty} icon="live" title=${name ? `There is no event ${name} here` : "No event is chosen"}
-                    >${name ? "It may be in the other era." : "Choose one at the left."}<//
+                    >${name ? "It may be in the other era." : "Choose one on the left."}<//
                   >`
                 }
               </div>`

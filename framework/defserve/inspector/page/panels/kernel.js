@@ -17,7 +17,7 @@ const INSPECT = "defserve inspect mgp.toml --web";
 const NoKernel = () =>
   html`<${Empty}
     icon="servers"
-    title="This server is no kernel"
+    title="This server is not a kernel"
     action=${html`<div class="kstart">
       <div class="row"><code class="grow wraps">${START}</code><${Copy} text=${START} /></div>
       <div class="row"><code class="grow wraps">${INSPECT}</code><${Copy} text=${INSPECT} /></div>
@@ -29,7 +29,7 @@ const NoKernel = () =>
 // What needs a look is counted, and each count is a filter.
 function Counts({ servers, only, onOnly }) {
   const counts = [
-    ["well", "ok", "well"],
+    ["well", "ok", "healthy"],
     ["look", "warn", servers.filter(row => kindOf(row) === "look").length === 1 ? "needs a look" : "need a look"],
     ["failed", "bad", "failed"],
     ["off", "faint", "not running"],

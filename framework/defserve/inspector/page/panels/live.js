@@ -60,7 +60,7 @@ function Panel() {
                   title="This server does not speak MCPL"
                   action=${html`<${Button} icon="tool" onClick=${() => go("tools")}>Its tools<//>`}
                   >A server that declares feature sets can take part in turns, push events and open channels. They would
-                  be here.<//
+                  appear here.<//
                 >`
         }<//
       ><//

@@ -173,7 +173,7 @@ function Panel() {
                 ${
                   list &&
                   html`<${Empty} icon="chat" title=${name ? `There is no prompt ${name} here` : "No prompt is chosen"}
-                    >${name ? "It may be in the other era." : "Choose one at the left."}<//
+                    >${name ? "It may be in the other era." : "Choose one on the left."}<//
                   >`
                 }
               </div>`

@@ -81,7 +81,7 @@ function Row({ item }) {
     return html`<${Icon} name=${STANDING[item.standing][1]} s /><span class="cut">${STANDING[item.standing][0]}</span
       ><span class="tok">${item.about}</span>`;
   const question = item.question ?? item;
-  const [tone, word] = item.outcome ? outcome(item) : ["acc", "waits"];
+  const [tone, word] = item.outcome ? outcome(item) : ["acc", "waiting"];
   return html`<${Icon} name=${ICONS[item.kind] ?? "question"} s /><span class="cut title"
       >${item.outcome && !item.question ? WORDS[item.kind] : titleOf(question).split("\n")[0]}</span
     ><${Chip} tone=${tone}>${word}<//>
@@ -159,7 +159,7 @@ function Panel() {
     <${Pane} label="Questions" class="t-list"
       ><div class="head">
         <h2 class="grow">Questions</h2>
-        ${open.length > 0 && html`<${Chip} tone="solid">${open.length} ${open.length === 1 ? "waits" : "wait"}<//>`}
+        ${open.length > 0 && html`<${Chip} tone="solid">${open.length} waiting<//>`}
       </div>
       ${error && html`<div class="pad"><${ErrorNote} error=${error} /></div>`}
       <${List}
@@ -190,7 +190,7 @@ function Panel() {
               : html`<div class="body">
                   <${Empty}
                     icon="question"
-                    title=${open.length ? "Choose a question" : "Nobody asks anything"}
+                    title=${open.length ? "Choose a question" : "No questions are open"}
                     action=${html`<${Button}
                       small
                       onClick=${() => {
@@ -204,7 +204,7 @@ function Panel() {
                 </div>`
       }
       <div class="vh" role="status" aria-live="polite">
-        ${open.length ? `${open.length} ${open.length === 1 ? "question waits" : "questions wait"}.` : ""}
+        ${open.length ? `${open.length} ${open.length === 1 ? "question is" : "questions are"} waiting.` : ""}
       </div><//
     ><//
   >`;

@@ -297,7 +297,7 @@ function Panel() {
               onBack=${() => setView("list")}
             />`
           : html`<div class="body">
-              <${Empty} icon="file" title="No resource is chosen">Choose one at the left.<//>
+              <${Empty} icon="file" title="No resource is chosen">Choose one on the left.<//>
             </div>`
       }<//
     ><//

@@ -80,8 +80,8 @@ function Permissions({ told }) {
           <th class="first"><span class="vh">risk</span></th>
           <th>permission</th>
           <th>needed by</th>
-          <th>you say</th>
-          <th class="last">so it is</th>
+          <th>your answer</th>
+          <th class="last">result</th>
         </tr>
       </thead>
       <tbody>
@@ -112,7 +112,7 @@ function Permissions({ told }) {
             </td>
             <td>
               <${Segments}
-                label=${`What you say about ${each.name}`}
+                label=${`Your answer for ${each.name}`}
                 options=${SAY}
                 value=${each.say}
                 onChange=${say => take("security.permit", { permission: each.name, say })}
@@ -149,7 +149,7 @@ function Health({ told }) {
     <div class="pad small">
       ${
         !can
-          ? html`<p class="dim">This server does not tell how it does.</p>`
+          ? html`<p class="dim">This server does not report its health.</p>`
           : health?.error
             ? html`<${ErrorNote} error=${health.error} />`
             : health &&
@@ -230,8 +230,7 @@ function Panel() {
           : html`${
                 !here.version &&
                 html`<p class="pad dim">
-                  This server does not speak MGP. What you say here is kept by the inspector's own side, before a call
-                  is sent.
+                  This server does not speak MGP. What you choose here is kept by the inspector, before a call is sent.
                 </p>`
               }<${Permissions} told=${here} /><${Layers} seen=${audit?.seen ?? []} log=${audit?.log} />
               ${here.explains && html`<${Why} />`}<${Access} told=${here} /><${Health} told=${here} /><${Events}

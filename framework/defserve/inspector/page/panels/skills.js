@@ -164,7 +164,7 @@ function Panel() {
               </div>
               <div class="body">
                 <${Empty} icon="book" title=${rest && list ? "There is no such skill here" : "No skill is chosen"}
-                  >${rest ? "It may be in the other era." : "Choose one at the left."}<//
+                  >${rest ? "It may be in the other era." : "Choose one on the left."}<//
                 >
               </div>`
       }<//

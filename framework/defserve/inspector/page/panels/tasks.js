@@ -52,7 +52,7 @@ function Follow({ era, onBegun }) {
         <input
           class="bare grow mono"
           aria-label="Id of a task"
-          placeholder="of another client, or of before"
+          placeholder="from another client, or from earlier"
           spellcheck="false"
           autocomplete="off"
           value=${id}
@@ -204,9 +204,7 @@ function Panel() {
     <${Pane} label="Tasks" class="t-list"
       ><div class="head">
         <h2 class="grow">Tasks</h2>
-        ${
-          running.length > 0 && html`<${Chip} tone="acc">${running.length} ${running.length === 1 ? "runs" : "run"}<//>`
-        }
+        ${running.length > 0 && html`<${Chip} tone="acc">${running.length} running<//>`}
       </div>
       ${error && html`<div class="pad"><${ErrorNote} error=${error} /></div>`}
       ${
@@ -221,17 +219,17 @@ function Panel() {
               onSelect=${id => go("tasks", id)}
               onOpen=${() => setView("res")}
               row=${each => html`<${Row} task=${each} />`}
-              groups=${[group("running", "Running", running), group("over", "Over", over)]}
+              groups=${[group("running", "Running", running), group("over", "Finished", over)]}
             />`
           : html`<div class="body">
               <${Empty} icon="clock" title="Nothing is started"
-                >A tool that takes long goes on here while you look elsewhere.<//
+                >A tool that takes long runs here while you look elsewhere.<//
               >
             </div>`
       }
       <div class="bar">
         <${Button} class="only-m" primary icon="play" onClick=${() => setView("form")}>Start a tool<//
-        ><span class="grow"></span>${over.length > 0 && html`<${Button} small onClick=${forget}>Clear what is over<//>`}
+        ><span class="grow"></span>${over.length > 0 && html`<${Button} small onClick=${forget}>Clear finished<//>`}
       </div><//
     >
     <${Start} era=${era} facts=${facts[era]} onBegun=${onBegun} onBack=${() => setView("list")} />

@@ -202,7 +202,7 @@ function Detail({ proposal, busy, failed, able, reason, setReason }) {
                 ><input
                   class="bare"
                   aria-label="Why it is declined"
-                  placeholder="why, for a decline"
+                  placeholder="reason, if you decline"
                   value=${reason}
                   onInput=${event => setReason(event.target.value)}
               /></span>

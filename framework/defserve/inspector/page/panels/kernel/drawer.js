@@ -87,7 +87,9 @@ function Restarts({ row, lines }) {
               : `${row.recent_restarts} of ${plural(limit, "restart")}`
           }</b
         >${" "}
-        <span class="dim">in the last ${minutes}.${limit == null ? "" : " With more the kernel gives up."}</span></span
+        <span class="dim"
+          >in the last ${minutes}.${limit == null ? "" : " After that, the kernel gives up."}</span
+        ></span
       >
       <span class="faint tiny">policy ${strategy}, back-off ${number(least)} to ${number(most)} s</span>
     </div>

@@ -23,7 +23,7 @@ function Choices({ primary, icon = "send", onSend, question, refuse }) {
     answer(question, given)
       .then(
         ({ answered }) => {
-          if (!answered) setFailed("This question waits no longer.");
+          if (!answered) setFailed("This question is no longer open.");
         },
         error => setFailed(error.message),
       )

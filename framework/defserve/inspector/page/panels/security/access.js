@@ -69,7 +69,7 @@ export function Access({ told }) {
     ${
       !can
         ? html`<p class="pad small dim">
-            This server lets nobody ask or change over the wire who may use which tool. Its author allows it with${" "}
+            Nobody can see or change here who may use which tool of this server. Its author can allow it with${" "}
             <code>AccessPolicy(admins=[…])</code>.
           </p>`
         : html`<form

@@ -8,7 +8,7 @@ const MARKS = { passed: ["✓", "ok"], refused: ["✗", "bad"], depends: ["?", "
 const FIELDS = [
   ["caller", "Caller", "pipe, anonymous, a key"],
   ["tool", "Tool", "tool"],
-  ["scopes", "Scopes of any other caller", "scopes of any other caller"],
+  ["scopes", "Scopes of any other caller", "scopes, if any"],
 ];
 
 function Steps({ told }) {

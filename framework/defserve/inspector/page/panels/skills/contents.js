@@ -98,7 +98,7 @@ export function Contents({ skill, path, era, onBack }) {
   const back = html`<${Button} plain icon="left" class="only-m" label="Back to the skill" onClick=${onBack} />`;
   if (!listed)
     return html`<div class="head only-m">${back}</div>
-      <div class="body"><${Empty} icon="page" title="No file is chosen">Choose one at the left.<//></div>`;
+      <div class="body"><${Empty} icon="page" title="No file is chosen">Choose one on the left.<//></div>`;
   const ok = state?.file && !state.file.refused;
   return html`<div class="head">
       ${back}

@@ -51,7 +51,7 @@ function Progress({ task }) {
     share = total ? Math.min(1, progress / total) : null;
   const words = isOver(task)
     ? ({ completed: "Done", failed: "Failed", cancelled: "Cancelled" }[task.status] ?? task.status)
-    : task.message || (task.status === "input_required" ? "Waits for an answer" : "Working");
+    : task.message || (task.status === "input_required" ? "Waiting for an answer" : "Working");
   return html`<div class="part">
     <div class="row progress">
       <b class="grow cut" title=${words}>${words}</b

@@ -148,7 +148,7 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
       ><div class="head only-m"><${Button} plain icon="left" label="Back to the list" onClick=${onBack} /></div>
       <div class="body">
         <${Empty} icon="tool" title=${name ? `There is no tool ${name} here` : "No tool is chosen"}
-          >${name ? "It may be in the other era." : "Choose one at the left."}<//
+          >${name ? "It may be in the other era." : "Choose one on the left."}<//
         >
       </div><//
     >`;

@@ -143,11 +143,11 @@ const WORDS = {
   any: "any JSON",
   date: "date",
   time: "time",
-  enum: "enum",
+  enum: "choice",
 };
 
 const several = words =>
-  words.replace(/^(text|integer|number|boolean|date|time|enum|file|object|list)\b(?! and)/, "$1s");
+  words.replace(/^(text|integer|number|boolean|date|time|choice|file|object|list)\b(?! and)/, "$1s");
 
 // The type in words, beside the name of a field.
 export function typeWords(schema, root, depth = 0) {
