@@ -120,8 +120,8 @@ def main(argv: list[str]) -> int:
             # On stderr: stdout has the result, which a program may read.
             show_stderr("", *render_waterfall(measurement.waterfall))
     if result.is_task and not options.raw and not options.json:
-        words = shlex.join((target.address, str(result.value)))  # the id is the server's
-        show_stderr(escape_unprintable(f"{tool} runs as a task: defserve tasks result {words}"))
+        which = shlex.join((target.address, str(result.value)))  # the id is the server's
+        show_stderr(escape_unprintable(f"{tool} runs as a task: defserve tasks result {which}"))
     if result.problem is not None:
         raise result.problem
     if found := UNFINISHED.search(json.dumps(result.value)):
