@@ -146,8 +146,9 @@ def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: boo
     body: dict[str, Any] = {"schema": _reference(asked)}
     if made := make_examples(wanted):
         body["examples"] = {f"example{number}": {"value": value} for number, value in enumerate(made, 1)}
-    described = tool.get("description") or ""
-    shown = re.sub(r"^(?=.{121})(.{60,118}(?=\s)|.{119}).*", r"\1…", described.partition("\n")[0])
+    shown = (described := tool.get("description") or "").partition("\n")[0]
+    if len(shown) > 120:
+        shown = shown[:60] + (shown[60:119].rpartition(" ")[0] or shown[60:119]) + "…"
     operation: dict[str, Any] = {
         "operationId": name,
         "summary": tool.get("title") or shown or name,
