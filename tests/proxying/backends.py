@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -49,9 +49,15 @@ async def until_listed(client: Client, name: str) -> None:
             await asyncio.sleep(0.01)
 
 
-def child(*words: str, **options: Any) -> Command:
-    """A Python program as a backend: the path of a script, from this folder, or options of Python; with arguments."""
+def child(*words: str, is_forked: bool = True, **options: Any) -> Command:
+    """A Python program as a backend: the path of a script, from this folder, or options of Python; with arguments.
+
+    A forked one starts at once, but it does not have the process id that the front knows.
+    """
     env = {"PYTHONPATH": str(ROOT), **options.pop("env", {})}
     script, *arguments = words or ("everything.py",)
-    given = words if script.startswith("-") else quick_arguments(HERE / script, arguments)
+    if script.startswith("-"):
+        given: Sequence[str] = words
+    else:
+        given = quick_arguments(HERE / script, arguments) if is_forked else (str(HERE / script), *arguments)
     return Command(sys.executable, *given, env=env, **options)

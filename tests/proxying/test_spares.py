@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 async def stranger_at(**options: Any) -> AsyncIterator[tuple[Client, BackendChannels]]:
     """A caller without a session or key, and the conversations with the server that it calls."""
     server = Server("desk")
-    server.mount(child(), prefix="e", **options)
+    server.mount(child(is_forked=False), prefix="e", **options)
     async with at_address(server) as url, Remote(url).connect("stateless") as client:
         await client.tools()
         yield client, server.mounts.backends["e"].conversations
@@ -108,7 +108,7 @@ async def test_who_got_a_spare_that_ended_at_once_has_a_conversation_that_ends_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = Server("desk", auth=StaticTokens({"k" * 40: "ann"}))
-    server.mount(child(), prefix="e", spares=0)
+    server.mount(child(is_forked=False), prefix="e", spares=0)
     async with at_address(server) as url, Remote(url, token="k" * 40).connect("stateless") as client:
         await client.tools()
         behind = server.mounts.backends["e"].conversations

@@ -34,7 +34,9 @@ class BusyBackend(NamedTuple):
 @asynccontextmanager
 async def busy() -> AsyncGenerator[BusyBackend]:
     server = Server("desk")
-    server.mount(child(per="shared"), prefix="e", restarts=RestartPolicy("on_failure", 5, 300, 0.01, 0.01))
+    server.mount(
+        child(is_forked=False, per="shared"), prefix="e", restarts=RestartPolicy("on_failure", 5, 300, 0.01, 0.01)
+    )
     async with server.connect("stateless") as client:
         process = await client.call("e_pid")
         waiting = asyncio.create_task(client.call("e_wait"))
@@ -48,7 +50,7 @@ class HeldBack(Command):
     """A program whose processes start one by one, each when it may. `processes` are those that have."""
 
     def __init__(self) -> None:
-        like = child(per="shared")
+        like = child(is_forked=False, per="shared")
         super().__init__(like.program, *like.args, env=like.env, per=like.per)
         self.gates: list[asyncio.Event] = []
         self.processes: list[int] = []
@@ -86,7 +88,7 @@ async def test_a_server_whose_end_is_given_up_while_its_process_ends_has_ended_a
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server("desk")
-    server.mount(child(per="shared"), prefix="e")
+    server.mount(child(is_forked=False, per="shared"), prefix="e")
     async with server.connect("stateless") as client:
         process = await client.call("e_pid")
         backend = server.mounts.backends["e"]
@@ -173,7 +175,7 @@ async def test_a_server_that_ends_while_its_next_process_opens_has_one_process_i
 @pytest.mark.slow
 async def test_servers_end_though_the_end_of_the_front_is_called_off_while_a_parked_call_ends() -> None:
     server = Server("desk")
-    server.mount(child(per="shared"), prefix="e")
+    server.mount(child(is_forked=False, per="shared"), prefix="e")
     mounts, backend = server.mounts, server.mounts.backends["e"]
     ready, begun = asyncio.Event(), asyncio.Event()
 
