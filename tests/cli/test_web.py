@@ -194,7 +194,10 @@ async def _page(command: list[str]) -> tuple[str, list[str], int, str]:
     from websockets.asyncio.client import connect
 
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "defserve", *command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        # An interpreter of its own, for -s: a forked one would not get the signal.
+        *(sys.executable, "-s", "-m", "defserve", *command),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     try:

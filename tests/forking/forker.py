@@ -71,6 +71,8 @@ def next_script(listening: socket.socket) -> list[str]:
             os.chdir(folder)
             os.environ.clear()
             os.environ.update(environment)
+            for name in [each for each in sys.modules if each.startswith("examples.")]:
+                del sys.modules[name]  # one may have read the environment; what it imports stays
             return argv
         launcher.close()
     os._exit(0)
