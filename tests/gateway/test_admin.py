@@ -147,12 +147,13 @@ async def test_a_request_that_cannot_be_judged_is_answered_all_the_same(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     async def verify(self: StaticTokens, token: str) -> None:
-        raise RuntimeError("no disk")
+        raise KeyError(token)
 
     monkeypatch.setattr(StaticTokens, "verify", verify)
     async with gateway() as running:
-        assert (await running.http("POST", PATH, {"add": ["chat"]}, **ROOT))[0] == 500
-    assert "no disk" in caplog.text
+        found = await running.http("POST", PATH, {"add": ["chat"]}, authorization="Bearer a-token-of-somebody")
+    assert found[0] == 500
+    assert "KeyError" in caplog.text and "a-token-of-somebody" not in caplog.text
 
 
 async def test_a_request_may_come_in_single_bytes():

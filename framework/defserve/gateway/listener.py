@@ -148,8 +148,12 @@ class GatewayConnection(ServerConnection):
         request = self._endpoint.with_address(request, self.remote_address)
         try:
             response = await self._endpoint.answer_request(request)
-        except Exception:
-            log.exception("a request to the gateway failed")
+        except Exception as error:
+            from defserve.base.redaction import format_redacted_traceback
+
+            # An author's verifier may raise the token itself: a KeyError, for instance.
+            told = format_redacted_traceback(error, [request.token() or ""])
+            log.error("a request to the gateway failed\n%s", told)
             response = make_problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the gateway could not answer")
         self._reply(response)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # They log every request with its whole URL, and the headers of responses: keys, cookies and the arguments of calls.
 # An author who wants these lines sets the level of the logger.
-_TALKATIVE: Final = ("httpx2", "httpcore2")
+_LOGGERS_WITH_SECRETS: Final = ("httpx2", "httpcore2")
 
 # The only headers kept when a redirect leads to another origin. Any other header could be a credential.
 _CARRIED_ACROSS: Final = frozenset(
@@ -215,7 +215,7 @@ def load_httpx(what: str, *, fix: str = 'pip install "defserve[client]"') -> Any
         import httpx2
     except ImportError:
         raise UsageError(f"{what} needs httpx2, which is not installed", fix=fix) from None
-    for log in map(logging.getLogger, _TALKATIVE):
+    for log in map(logging.getLogger, _LOGGERS_WITH_SECRETS):
         if log.level == logging.NOTSET:
             log.setLevel(logging.WARNING)
     return httpx2

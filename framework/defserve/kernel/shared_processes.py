@@ -78,7 +78,7 @@ class SharedProcess:
         self._handshake: Json | None = None
         """The answer to the handshake, and who waits for it."""
         self._handshaking: list[tuple[ProcessSeat, Any]] | None = None
-        self._is_initialized = self._has_babbled = False
+        self._is_initialized = self._is_unreadable_told = False
         self._tasks = BackgroundTasks()
         link.push(self._on_message, self._on_gone)
 
@@ -235,8 +235,8 @@ class SharedProcess:
 
     def _on_unreadable(self, data: bytes) -> None:
         """A line that cannot be read may have been a reply: else who waits for it would wait to the limit."""
-        if not self._has_babbled:
-            self._has_babbled = True
+        if not self._is_unreadable_told:
+            self._is_unreadable_told = True
             log.warning("process %d said something that is not a message; such lines are left out", self.pid)
         line = UnreadableLine(data)
         number = line.id if line.id is not None or len(self._sent) != 1 else next(iter(self._sent))

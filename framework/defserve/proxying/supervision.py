@@ -83,7 +83,7 @@ class BackendSupervision:
         try:
             await self._drain(reason, timeout)
         finally:
-            await self._see_through(self._end(reason))
+            await self._finish_ending(self._end(reason))
 
     async def _end(self, reason: str) -> None:
         await self._close()
@@ -97,7 +97,7 @@ class BackendSupervision:
         """End it as `stop` does, and start it again. What it offers stays listed. Who is cancelled has stopped it."""
         try:
             await self._drain(reason, timeout)
-            await self._see_through(self._close())
+            await self._finish_ending(self._close())
         except BaseException:
             await self.stop(reason, 0)
             raise
@@ -180,7 +180,7 @@ class BackendSupervision:
             try:
                 await self._drain("idle_timeout", 0)
             finally:
-                await self._see_through(self._end_until_needed())
+                await self._finish_ending(self._end_until_needed())
 
     async def _end_until_needed(self) -> None:
         await self._close()
@@ -232,7 +232,7 @@ class BackendSupervision:
             params = {"reason": known, "timeout_ms": int(TELL_SECONDS * 1000)}
             await main.request("mgp/lifecycle/shutdown", params, TELL_SECONDS)
 
-    async def _see_through(self, ending: Coroutine[Any, Any, None]) -> None:
+    async def _finish_ending(self, ending: Coroutine[Any, Any, None]) -> None:
         """Wait for an end that has begun. Who is cancelled meanwhile waits for it too: half an end is none."""
         task = self._ending.start(ending)
         try:

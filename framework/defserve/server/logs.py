@@ -52,7 +52,7 @@ class NonBlockingLogHandler(logging.StreamHandler[Any]):
         super().__init__(sys.stderr)
         self._piece = _writer_of(sys.stderr)
         self._lost = 0
-        self._is_torn = False
+        self._is_line_cut = False
         """Whether only a part of the last line was taken, so that its end is missing."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -63,7 +63,7 @@ class NonBlockingLogHandler(logging.StreamHandler[Any]):
         try:
             said = [_missing(self._lost), record] if self._lost else [record]
             text = "".join(f"{self.format(one)}\n" for one in said)
-            self._write(self._piece, (f"\n{text}" if self._is_torn else text).encode(errors="backslashreplace"))
+            self._write(self._piece, (f"\n{text}" if self._is_line_cut else text).encode(errors="backslashreplace"))
         except Exception:
             self.handleError(record)
 
@@ -80,13 +80,13 @@ class NonBlockingLogHandler(logging.StreamHandler[Any]):
             for start in range(0, len(data), select.PIPE_BUF):
                 part = data[start : start + select.PIPE_BUF]
                 taken = piece(part)
-                self._is_torn = True
+                self._is_line_cut = True
                 if taken < len(part):  # a socket takes what it has room for
                     raise BlockingIOError
         except BlockingIOError:
             self._lost += 1
         else:
-            self._lost, self._is_torn = 0, False
+            self._lost, self._is_line_cut = 0, False
 
 
 def _missing(lines: int) -> logging.LogRecord:

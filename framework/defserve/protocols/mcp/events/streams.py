@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from defserve.base.backoff import Backoff
 from defserve.base.concurrency import BackgroundTasks, wait_for_shared
+from defserve.base.redaction import format_redacted_traceback
 from defserve.core.messages import Params
 from defserve.errors import DefserveError, LimitExceeded, Refused
 from defserve.protocols.mcp.events.draft import (
@@ -204,8 +205,6 @@ class EventHub:
                 if isinstance(error, TimeoutError) and until_lost.expired():
                     log.warning("the source of event %s stops: another process may run it by now", event.name)
                     continue
-                from defserve.base.redaction import format_redacted_traceback
-
                 told = format_redacted_traceback(error)
                 log.error("the source of event %s failed, and is started again\n%s", event.name, told)
             finally:
@@ -413,8 +412,8 @@ class LogFollower:
         """Once for each time that the store is away."""
         if not self._has_failed:
             self._has_failed = True
-            is_unexpected = not isinstance(error, DefserveError)
-            log.warning("events %s cannot be read: %s", self._name, error, exc_info=error if is_unexpected else None)
+            told = error if isinstance(error, DefserveError) else format_redacted_traceback(error)
+            log.warning("events %s cannot be read: %s", self._name, told)
             for reader in list(self._waiting):
                 reader.report_failure(error)
 

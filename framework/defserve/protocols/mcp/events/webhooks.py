@@ -22,6 +22,7 @@ from defserve.auth.api_keys import find_ended_credentials
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, encode_principal
 from defserve.auth.rates import Rate, TokenBuckets
+from defserve.base.redaction import format_redacted_traceback
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
@@ -324,8 +325,8 @@ class Deliveries:
                 else:
                     await _wait(self._changed, IDLE_LOOK_SECONDS)
             except Exception as error:  # nothing that is raised may end it: nobody would get an event again
-                is_unexpected = not isinstance(error, Refused)
-                log.warning("webhooks wait for the store: %s", error, exc_info=error if is_unexpected else None)
+                told = error if isinstance(error, Refused) else format_redacted_traceback(error)
+                log.warning("webhooks wait for the store: %s", told)
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _run_with_lease(self) -> None:

@@ -485,7 +485,9 @@ class TaskRunner:
             self.notify_listeners(id, await self.storage.find(id))
         except Exception as error:
             if not isinstance(error, Refused):
-                log.error("a task could not be looked for", exc_info=error)
+                from defserve.base.redaction import format_redacted_traceback
+
+                log.error("a task could not be looked for\n%s", format_redacted_traceback(error))
 
 
 def needs_worker_thread(tool: Tool) -> bool:
