@@ -78,6 +78,35 @@ async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str
         assert await client.call("e_name") == "eve"
 
 
+async def test_an_answer_that_a_stranger_brings_unasked_counts_once_the_child_has_asked_and_a_yes_never() -> None:
+    server = Server("desk")
+    server.mount(child("guarded.py", version="stateless"), prefix="e")
+    named, sure = ({"action": "accept", "content": {"value": value}} for value in ("eve", True))
+    asks = {"capabilities": {"elicitation": {"form": {}}}}
+    async with at_address(server) as url, Remote(url).connect("stateless", **asks) as client:
+        call = {"name": "e_name", "arguments": {}}
+        [key] = (await client.request("tools/call", call, follow=False))["inputRequests"]
+        brought = {key: named, "unknown": sure}
+        result = await client.request("tools/call", {**call, "inputResponses": brought}, follow=False)
+        assert result["content"][0]["text"] == "eve"
+        invalid = await client.request("tools/call", {**call, "inputResponses": {key: 12345}}, follow=False)
+        assert list(invalid["inputRequests"]) == [key]
+        sure_call = {"name": "e_sure", "arguments": {}, "inputResponses": {key: sure, await key_of_yes(): sure}}
+        refused = await client.request("tools/call", sure_call, follow=False)
+        assert refused["isError"] is True
+        assert "not authenticated" in str(refused)
+
+
+async def key_of_yes() -> str:
+    """The key of the confirmation of `e_sure`, which is the same for everybody."""
+    known = guarded(auth=StaticTokens({KEY: "ann"}))
+    asks = {"capabilities": {"elicitation": {"form": {}}}}
+    async with at_address(known) as url, Remote(url, token=KEY).connect("stateless", **asks) as ann:
+        asked = await ann.request("tools/call", {"name": "e_sure", "arguments": {}}, follow=False)
+    [key] = asked["inputRequests"]
+    return key
+
+
 @pytest.mark.slow
 async def test_a_strangers_yes_does_not_reach_a_task_of_a_child_and_its_name_does() -> None:
     async with at_address(guarded()) as url, Remote(url).connect("stateless", answers=Answers(ask=yes)) as client:

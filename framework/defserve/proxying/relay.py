@@ -244,7 +244,8 @@ class RelayedCall:
                 object_or_empty(self.server.secrets.redact_sure_secrets(result.get("inputRequests")))
             )
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
-            if not waits:
+            given = {} if waits else self._take_unproven_answers(requests)
+            if not waits and not given:
                 kept = {SERVER: self.server.id, STATE: state, ASKED: list(requests), HELD: self._hold_channel()}
                 await self.call.root.local(RoundTrips).relay_questions(self.call, requests, kept)
             if rounds == MAX_INPUT_ROUNDS:
@@ -252,7 +253,7 @@ class RelayedCall:
                     f"server {self.server.id!r} still asks for input after {MAX_INPUT_ROUNDS} rounds"
                 )
             rounds += 1
-            complete = {**request, "inputResponses": await self._ask_front(requests), **state}
+            complete = {**request, "inputResponses": given or await self._ask_front(requests), **state}
             result = self._result(await self.channel.forward(method, complete, self))
         if kind == "task":
             if not is_wanted and not self._takes_tasks(method):
@@ -294,10 +295,16 @@ class RelayedCall:
         """The answers that the front's request brings, and the backend's own state."""
         kept = object_or_empty(rounds.relayed)
         if kept.get(SERVER) != self.server.id:
-            # A backend may ask without a state. Then nothing shows what a stranger's answer was asked for.
+            # A backend may ask without a state. Then nothing shows what a stranger's answer was asked for: it is
+            # kept until the backend has asked, see `_take_unproven_answers`.
             return {"inputResponses": rounds.unproven} if rounds.unproven and self.front.is_known else {}
         given = {key: rounds.answers.pop(key)[1] for key in kept[ASKED] if key in rounds.answers}
         return {"inputResponses": given, **kept[STATE]}
+
+    def _take_unproven_answers(self, requests: dict[str, Json]) -> Json:
+        """What a stranger's request brought without a state, for questions that were asked and checked since."""
+        unproven = self._rounds.unproven if self._rounds is not None else {}
+        return {key: unproven.pop(key) for key in requests if key in unproven}
 
     def _check_questions(self, requests: Json) -> dict[str, Json]:
         """The questions, if this front has offered to answer all of them."""
