@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server, ToolError, UsageError
+from defserve.auth.rates import Rate
+from defserve.code_mode.run import CodeMode
 from defserve.errors import LimitExceeded
+from defserve.proxying.mounted import RestartPolicy
+from defserve.sandbox.job import SandboxLimits
+from defserve.server import EventSettings
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns, until
 from tests.rows import for_each_row
 
@@ -249,10 +254,26 @@ def test_a_declaration_past_a_limit_is_refused_at_once(limit: str):
 
 
 @for_each_row("name", [field.name for field in fields(Limits)])
-@for_each_row("value", [0, -1, "5"])
+@for_each_row("value", [0, -1, "5", float("inf"), float("nan")])
 def test_a_limit_that_would_allow_nothing_is_refused(name: str, value: Any):
     with pytest.raises(UsageError, match=rf"Limits\({name}={value!r}\) must be positive"):
         Limits(**{name: value})
+
+
+@for_each_row(
+    ("options", "name"),
+    [
+        *((SandboxLimits, name) for name in ("seconds", "cpu_seconds", "memory_bytes", "output_bytes")),
+        *((CodeMode, name) for name in ("seconds", "memory_bytes", "calls")),
+        *((EventSettings, name) for name in ("max_age", "max_events", "webhook_ttl")),
+        *((RestartPolicy, name) for name in ("window", "base", "cap")),
+        *((Rate, name) for name in ("per_second", "burst")),
+    ],
+)
+@for_each_row("value", [-1, float("inf"), float("nan"), -float("inf")])
+def test_an_option_that_is_no_amount_is_refused_where_it_is_given(options: Any, name: str, value: float):
+    with pytest.raises(UsageError):
+        options(**{name: value})
 
 
 def test_limits_are_frozen():

@@ -74,8 +74,13 @@ class Limits(FrozenDataclass):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, int | float) or value <= 0:
+            if not is_positive_number(value):
                 raise UsageError(
-                    f"Limits({field.name}={value!r}) must be positive",
+                    f"Limits({field.name}={value!r}) must be positive and finite",
                     fix="leave it out for the default, or give a large number to lift the limit",
                 )
+
+
+def is_positive_number(value: object) -> bool:
+    """Whether it can be a limit: neither infinite nor "not a number", which compare with nothing."""
+    return isinstance(value, int | float) and 0 < value < float("inf")

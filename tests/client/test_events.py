@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from defserve.client import Client, HttpLink
+from defserve.client.eras import MAX_QUEUED_NEWS
 from defserve.errors import PeerError
 from defserve.protocols.mcp.events import webhooks as deliveries
+from defserve.protocols.mcp.events.extension import Events
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
 from tests.at_address import at_address
 from tests.client.pretend import SILENCE, STATELESS, PretendServer
 from tests.protocols.mcp.events.repositories import Push, make_server
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +59,21 @@ async def test_the_first_event_after_a_gap_says_so():
         async with client.listen_events("pushed", cursor=page["cursor"], repository="x") as events:
             event = await anext(events)
             assert (event.data, event.is_after_gap) == ({"commits": 2}, True)
+
+
+async def test_a_stream_that_nobody_reads_any_more_ends_at_the_server_too():
+    server = make_server()
+    [events] = [extension for extension in server.extensions if isinstance(extension, Events)]
+    async with server.connect() as client:
+        stream = client.listen_events("pushed", repository="x")
+        await stream.open()
+        assert events._streams == {"local": 1}  # pyright: ignore[reportPrivateUsage]
+        for number in range(MAX_QUEUED_NEWS + 1):
+            await server.emit_event("pushed", Push(commits=number), repository="x")
+        await until(lambda: not events._streams)  # pyright: ignore[reportPrivateUsage]
+        assert [(await anext(stream)).data["commits"] for _ in range(MAX_QUEUED_NEWS)] == list(range(MAX_QUEUED_NEWS))
+        with pytest.raises(PeerError, match="faster than they were read"):
+            await anext(stream)
 
 
 async def test_an_event_that_does_not_exist_is_an_error():

@@ -25,6 +25,7 @@ from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.control import ask_kernel_async
 from defserve.kernel.kernel import Kernel
 from defserve.kernel.kernel_state import SharedState
+from defserve.kernel.shared_processes import ProcessSeatServer
 from defserve.stores.identity import identify_server
 from tests.at_address import at_address
 from tests.kernel.running import BACKEND, Running, entry
@@ -196,6 +197,39 @@ async def test_a_kernel_whose_lease_was_taken_uses_the_process_of_the_new_owner(
         await until(lambda: not is_running(int(process)))
         await until(lambda: one.state("files") == other.state("files") == "connected")
         assert await one.call("files_pid") == await other.call("files_pid") != process
+
+
+async def test_a_kernel_that_is_cancelled_while_others_move_leaves_no_process_and_no_open_store_behind(
+    tmp_path: Path, sqlite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serves, over, moving, closed = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[SharedState]()
+    path, found = write_file(tmp_path, sqlite, SHARED), list[int]()
+    close = SharedState.close
+
+    async def move_seats(server: ProcessSeatServer, seconds: float) -> None:
+        moving.set()
+        await asyncio.Event().wait()
+
+    def note_close(state: SharedState) -> None:
+        closed.append(state)
+        close(state)
+
+    async def serve() -> None:
+        async with serving(path) as one:
+            found.append(int(await one.call("files_pid")))
+            serves.set()
+            await over.wait()
+
+    monkeypatch.setattr(ProcessSeatServer, "move_seats", move_seats)
+    monkeypatch.setattr(SharedState, "close", note_close)
+    owner = asyncio.create_task(serve())
+    await serves.wait()
+    over.set()
+    await moving.wait()
+    owner.cancel()
+    await asyncio.wait((owner,))
+    await until(lambda: not is_running(found[0]))
+    assert len(closed) == 1
 
 
 async def test_a_restart_without_overlap_leaves_one_process_for_all_kernels(tmp_path: Path, sqlite: str) -> None:

@@ -17,6 +17,7 @@ from defserve.client.eras import LIST_CHANGE_NOTIFICATIONS
 from defserve.errors import PeerError
 from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
 from defserve.protocols.mcp.events.draft import EVENTS_LIST_CHANGED_FILTER, EVENTS_LIST_CHANGED_NOTIFICATION
+from defserve.protocols.mcp.events.streams import EventHub
 from defserve.proxying import events
 from defserve.proxying.events import EventFollower, RemoteEvent
 from defserve.server import EventSettings
@@ -165,13 +166,72 @@ async def test_many_events_that_cannot_be_passed_on_are_one_line_of_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     async def poll(self: EventFollower, channel: object, cursor: str | None) -> dict[str, Any]:
-        bad = [{"eventId": "", "data": {}}] * 1_000
+        bad: list[Any] = [{"eventId": "", "data": {}}] * 1_000
         return {"cursor": "0"} if cursor is None else {"cursor": "1", "events": bad if cursor == "0" else []}
 
     monkeypatch.setattr(EventFollower, "_poll", poll)
     async with at_address(make_server()) as url, connect_front(make_front(url)) as client:
         await client.events.fetch_page("git0_pushed", repository="x")
     assert sum("has no id" in record.message for record in caplog.records) == 1
+
+
+async def test_two_who_poll_at_once_after_a_pause_both_get_what_has_happened_meanwhile(monkeypatch: pytest.MonkeyPatch):
+    def keep_nothing(hub: EventHub, event: object, wanted: object, seconds: float) -> None:
+        """No source runs, so each poll looks for itself."""
+
+    monkeypatch.setattr(EventHub, "keep_source_for_seconds", keep_nothing)
+    back = make_server()
+    async with at_address(back) as url, connect_front(make_front(url)) as client:
+        start = (await client.events.fetch_page("git0_pushed", repository="x"))["cursor"]
+        for number in range(5):
+            await push(back, number)
+        pages = await asyncio.gather(*(client.events.fetch_page("git0_pushed", start, repository="x") for _ in "12"))
+        for page in pages:
+            assert [event["data"]["commits"] for event in page["events"]] == [0, 1, 2, 3, 4]
+
+
+async def test_a_server_behind_that_always_has_more_but_no_events_is_asked_less_and_less_and_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    waits: list[float] = []
+
+    class NotedBackoff(Backoff):
+        def next_wait(self) -> float:
+            waits.append(super().next_wait())
+            return 0.0
+
+    async def poll(self: EventFollower, channel: object, cursor: str | None) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        bad: list[Any] = [{"eventId": "", "data": {}}] * 10
+        return {"cursor": str(int(cursor or 0) + 1), "events": bad, "hasMore": True, "truncated": True}
+
+    monkeypatch.setattr(events, "Backoff", NotedBackoff)
+    monkeypatch.setattr(events, "CATCH_UP_SECONDS", 0.2)
+    monkeypatch.setattr(EventFollower, "_poll", poll)
+    async with at_address(make_server()) as url, connect_front(make_front(url)) as client:
+        await client.events.fetch_page("git0_pushed", repository="x")
+        await until(lambda: waits[:4] == [0.5, 1.0, 2.0, 4.0])
+
+
+async def test_events_of_one_page_that_cannot_be_passed_on_are_one_gap(monkeypatch: pytest.MonkeyPatch):
+    added: list[str] = []
+    append = EventFollower._append  # pyright: ignore[reportPrivateUsage]
+
+    async def note(self: EventFollower, data: dict[str, Any], id: str, at: int, after: str) -> None:
+        added.append(id)
+        await append(self, data, id, at, after)
+
+    async def poll(self: EventFollower, channel: object, cursor: str | None) -> dict[str, Any]:
+        bad: list[Any] = [{"eventId": "", "data": {}}] * 100
+        good = [{"eventId": "1", "data": {"commits": 1}}]
+        found: dict[str, Any] = {"cursor": "1", "events": [*bad, *good, *bad] if cursor == "0" else []}
+        return {"cursor": "0"} if cursor is None else found | {"truncated": cursor == "0"}
+
+    monkeypatch.setattr(EventFollower, "_append", note)
+    monkeypatch.setattr(EventFollower, "_poll", poll)
+    async with at_address(make_server()) as url, connect_front(make_front(url)) as client:
+        await client.events.fetch_page("git0_pushed", repository="x")
+    assert added == ["", "1", ""]
 
 
 async def test_arguments_that_the_server_behind_refuses_are_refused_here():

@@ -20,6 +20,7 @@ from defserve.serve.lifespans import enter_lifespans
 from defserve.serve.outbound import FIGHT_SECONDS, MAX_BACKOFF_SECONDS, OutboundRunner, ReplacedBackoff
 from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
 from tests.serve.processes import FRAMEWORK
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -125,6 +126,24 @@ async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing()
         await asyncio.wait_for(staying, 10)
         await left.wait()
     silent.close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_who_is_cancelled_twice_leaves_its_place_and_no_connection(turns: int):
+    async with gateway(worker=FULL) as there:
+        server = Server("calculator", "1")
+        async with enter_lifespans(server.composition) as engine:
+            guest = server.mcpx.new_carrier()
+            place = OutboundRunner(server.composition, guest, there.url, token="worker")
+            staying = asyncio.create_task(place.stay_connected(engine))
+            await guest.admitted.wait()
+            staying.cancel()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            staying.cancel()
+            await asyncio.wait((staying,))
+            assert not guest.admitted.is_set()
+            await until(lambda: not there.members)
 
 
 def test_waits_grow_to_a_bound_and_begin_anew():

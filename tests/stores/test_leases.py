@@ -218,3 +218,19 @@ def test_a_holder_is_told_when_another_has_its_lease(run: Run, monkeypatch: pyte
         assert await lease.find_holder() == b"other" and not await lease.is_held()
 
     run(lose())
+
+
+def test_a_release_does_not_wait_for_ever_for_a_store_that_never_answers(run: Run, monkeypatch: pytest.MonkeyPatch):
+    class DeafStore(MemoryStore):
+        async def change(self, change: StoreChange) -> bool:
+            return await (asyncio.Event().wait() if change.drop else super().change(change))
+
+    async def release() -> None:
+        lease = Lease(DeafStore(), "tree")
+        await lease.acquire(10)
+        monkeypatch.setattr(leases, "TTL", 0.01)
+        async with asyncio.timeout(10):
+            await lease.release()
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+
+    run(release())

@@ -25,6 +25,10 @@ SWEEP_SECONDS: Final = 2.0
 # time between two sweeps, that is less than five seconds.
 ANSWER_SECONDS: Final = 1.0
 AT_ONCE: Final = 64
+# If none of those answers for so long, they may hang, and the next are asked. From then on that is found out sooner:
+# 10,000 credentials are asked within a second.
+PATIENCE_SECONDS: Final = 0.05
+IMPATIENCE_SECONDS: Final = 0.005
 
 CREDENTIAL_ENDED_REASON: Final = "the credential was revoked or has expired"
 
@@ -164,9 +168,15 @@ class LiveCredentials:
                     uses.setdefault(shown.key, []).append((shown, holder))
         if only is None:
             self._unsure &= uses.keys()
-        each = list(uses.values())
-        for first in range(0, len(each), AT_ONCE):
-            await asyncio.gather(*map(self._check, each[first : first + AT_ONCE]))
+        asked, patience = set[asyncio.Task[None]](), PATIENCE_SECONDS
+        async with asyncio.TaskGroup() as group:
+            for each in uses.values():
+                if len(asked) >= AT_ONCE:
+                    answered, asked = await asyncio.wait(asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                    patience = PATIENCE_SECONDS if answered else IMPATIENCE_SECONDS
+                    if not answered:
+                        asked = set[asyncio.Task[None]]()
+                asked.add(group.create_task(self._check(each)))
 
     async def _check(self, uses: Sequence[tuple[ShownCredential, CredentialHolder]]) -> None:
         credential = uses[0][0]

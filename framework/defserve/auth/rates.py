@@ -37,7 +37,7 @@ class Rate:
     burst: int = 100
 
     def __post_init__(self) -> None:
-        if not (0 < self.per_second < math.inf) or self.burst < 1:
+        if not (0 < self.per_second < math.inf) or not (1 <= self.burst < math.inf):
             raise UsageError(
                 f"Rate({self.per_second!r}, burst={self.burst!r}) would allow nothing, or everything",
                 fix="give a positive, finite rate and a burst of at least 1; for no limit, leave it out",

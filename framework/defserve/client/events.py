@@ -216,6 +216,7 @@ class EventListener(OpenRequestStream[ServerOccurrence]):
             # If nobody reads, the stream ends here, and who listens again goes on after what was read.
             if not self._unread.put_if_room(event, estimate_value_bytes(news.params)):
                 self.end(PeerError("events came faster than they were read: listen again after the last cursor"))
+                self._conversation.cancel(self._pending, "its events are not read")
                 return
             self._is_after_gap, self.cursor = False, event.cursor
         elif news.method == TERMINATED_NOTIFICATION:

@@ -18,7 +18,7 @@ from defserve.code_mode.calls import (
 from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
 from defserve.errors import TimedOut, UsageError, explain_arguments
-from defserve.limits import Limits
+from defserve.limits import Limits, is_positive_number
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.client_requests import ParkedWork, ParkedWorkMarker, ParkedWorkRegistry
 from defserve.protocols.mcp.tools import Tool, make_inner_call
@@ -259,9 +259,9 @@ class CodeMode:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
+            if field.name not in ("scopes", "list_tools") and not is_positive_number(value):
                 raise UsageError(
-                    f"CodeMode({field.name}={value!r}) must be positive", fix="leave it out for the default"
+                    f"CodeMode({field.name}={value!r}) must be positive and finite", fix="leave it out for the default"
                 )
 
 

@@ -387,20 +387,24 @@ class KernelGroupMembership(Extension):
         from defserve.kernel.shared_processes import ProcessSeatServer
 
         server = ProcessSeatServer(self._link_key, self._give_seat)
-        async with server.listen(self._host, self._port) as port:
-            self.place = KernelPlace(secrets.token_hex(8), self._host, port)
-            try:
-                yield
-            finally:
-                leases, self._leases = self._leases, {}
-                # First, so that others can be owners when they are asked to move.
-                await asyncio.gather(*(lease.release() for lease in leases.values()), return_exceptions=True)
-                await server.move_seats(self._kernel.config.settings.drain_secs)
-        await asyncio.gather(*(process.aclose() for process in tuple(self.processes.values())), return_exceptions=True)
-        self._tasks.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._store.close()
-        await asyncio.to_thread(self._state.close)
+        try:
+            async with server.listen(self._host, self._port) as port:
+                self.place = KernelPlace(secrets.token_hex(8), self._host, port)
+                try:
+                    yield
+                finally:
+                    leases, self._leases = self._leases, {}
+                    # First, so that others can be owners when they are asked to move.
+                    await asyncio.gather(*(lease.release() for lease in leases.values()), return_exceptions=True)
+                    await server.move_seats(self._kernel.config.settings.drain_secs)
+        finally:
+            # Also if it is cancelled while others move: no process is left behind.
+            processes = tuple(self.processes.values())
+            await asyncio.gather(*(process.aclose() for process in processes), return_exceptions=True)
+            self._tasks.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._store.close()
+            await asyncio.to_thread(self._state.close)
 
     # -- seats ---------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from defserve.base.backoff import Backoff
 from defserve.client.events import EventListener, ServerOccurrence, make_stream_params
 from defserve.client.replies import Json, number_or_none, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
-from defserve.errors import DefserveError, PeerError, UsageError
+from defserve.errors import DefserveError, PeerError, PeerTimeout, UsageError
 from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
 from defserve.protocols.mcp.events.draft import (
     EVENT_ERROR_CODES,
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 EVENT_LIST: Final = ListKind(EVENTS_EXTENSION_ID, LIST_METHOD, "events", "name", is_extension=True)
 REQUEST_SECONDS: Final = 10.0
+CATCH_UP_SECONDS: Final = 30.0
+"""How long somebody who begins to listen waits for the events of before."""
 FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
 MAX_POLL_SECONDS: Final = 3_600.0
 MAX_EVENTS_A_POLL: Final = 100
@@ -135,11 +137,18 @@ class RemoteEvent(BackendItemMixin, EventType):
             return
         follower = EventFollower(self, events, wanted)
         try:
-            await follower.catch_up(await self.backend.conversations.require_main_channel())
-        except DefserveError as error:
-            # What was followed before is followed again as soon as the backend is back.
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                channel = await self.backend.conversations.require_main_channel()
+                while True:
+                    with suppress(BackendPositionMoved):  # another subscriber does the same: go on behind it
+                        await follower.catch_up(channel)
+                        return
+        except (DefserveError, TimeoutError) as error:
+            # What was followed before is followed again as soon as the backend is back. If there is more than can be
+            # added in time, the source goes on with it.
             if await follower.read_place() is None:
-                raise self._explain_failure(call, error) from None
+                failure = PeerTimeout("it did not answer in time") if isinstance(error, TimeoutError) else error
+                raise self._explain_failure(call, failure) from None
 
     async def run_source(self, events: Events, wanted: Params) -> None:
         """Follow it for as long as somebody listens.
@@ -209,7 +218,7 @@ class EventFollower:
 
         Raises PeerError, and BackendPositionMoved if another process does the same.
         """
-        place = await self.read_place()
+        place, backoff = await self.read_place(), Backoff(FIRST_PAUSE, MAX_PAUSE)
         if not self._event.can_poll:
             self._place = place or ""
             return 0.0
@@ -222,11 +231,15 @@ class EventFollower:
             page = await self._poll(channel, cursor)
             found, after = page.get("events"), _read_cursor(page)
             events = [ServerOccurrence(each) for each in found if is_object(each)] if is_array(found) else []
-            if page.get("truncated") is True:
+            has_added, is_marked = False, page.get("truncated") is True
+            if is_marked:
                 await self._add_gap()
                 added = 0
             for number, event in enumerate(events[added:], added + 1):
-                await self._add(event, f"{number} {cursor}" if number < len(events) else f"0 {after}")
+                # One mark is enough for those that follow each other on a page.
+                after_event = f"{number} {cursor}" if number < len(events) else f"0 {after}"
+                is_marked = not await self._add(event, after_event, is_marked)
+                has_added = has_added or not is_marked
             if after != cursor and self._place != f"0 {after}":
                 await self._events.log.move_backend_position(
                     self._event.name, BackendPosition(self._origin, self._place, f"0 {after}")
@@ -235,6 +248,10 @@ class EventFollower:
             if page.get("hasMore") is not True or after == cursor:
                 wanted = max(number_or_none(page.get("nextPollMs")) or 0, MIN_POLL_MS) / 1000
                 return min(wanted, MAX_POLL_SECONDS)
+            if has_added:
+                backoff.reset()
+            else:
+                await asyncio.sleep(backoff.next_wait())
 
     async def follow_stream(self, channel: BackendChannel) -> None:
         """Add what happens from the place on, until the backend ends the stream. Raises PeerError."""
@@ -267,17 +284,20 @@ class EventFollower:
         complete = channel.terms.with_envelope({**params, "_meta": meta}, None)
         return object_or_empty(await channel.conversation.request(POLL_METHOD, complete, within=REQUEST_SECONDS))
 
-    async def _add(self, event: ServerOccurrence, after: str) -> None:
+    async def _add(self, event: ServerOccurrence, after: str, is_marked: bool = False) -> bool:
+        """Whether it could be added. If not, that is a gap, which may be marked already."""
         backend, now = self._event.backend, self._events.log.now()
         data = backend.secrets.redact_sure_secrets(event.data)
         if not 0 < len(event.id) <= MAX_ID_LENGTH or len(json.dumps(data)) > MAX_EVENT_DATA_BYTES:
             self._warn("server %r: an event %r is too large, or has no id")
-            await self._append({}, "", now, after)
-            return
+            if not is_marked:
+                await self._append({}, "", now, after)
+            return False
         at = now
         with suppress(ValueError, OverflowError):
             at = min(now, max(0, round(datetime.fromisoformat(event.timestamp).timestamp() * 1000)))
         await self._append(data, event.id, at, after)
+        return True
 
     async def _add_gap(self) -> None:
         """The backend has lost events. Without an id, an event is the mark of that."""
@@ -293,7 +313,7 @@ class EventFollower:
     async def _append(self, data: Params, id: str, at: int, after: str) -> None:
         origin = BackendPosition(self._origin, self._place, after)
         await self._events.append(self._event, self._wanted, data, id, is_exact=True, at=at, origin=origin)
-        self._place, self.has_added = after, True
+        self._place, self.has_added = after, self.has_added or id != ""
 
 
 def _split_place(place: str) -> tuple[int, str | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import re
 import time
@@ -363,7 +364,7 @@ class RestartPolicy:
             raise UsageError(
                 f"max_restarts cannot be {self.max_restarts}", fix=f"give a number from 0 to {MAX_RESTARTS}"
             )
-        if self.window <= 0 or not 0 <= self.base <= self.cap:
+        if not 0 < self.window < math.inf or not 0 <= self.base <= self.cap < math.inf:
             raise UsageError(
                 "a restart policy needs a window above 0, and a base from 0 up to its cap",
                 fix="RestartPolicy(window=300, base=1, cap=30)",

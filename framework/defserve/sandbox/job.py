@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from defserve.errors import UsageError, explain_arguments
 from defserve.guard.code.allowed_names import CodeLevel
 from defserve.guard.verdict import Violation
+from defserve.limits import is_positive_number
 
 LEVELS: tuple[CodeLevel, ...] = get_args(CodeLevel)
 NameList = Collection[str]
@@ -42,9 +43,9 @@ class SandboxLimits:
     def __post_init__(self) -> None:
         for name in ("seconds", "cpu_seconds", "memory_bytes", "output_bytes"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not is_positive_number(value):
                 raise UsageError(
-                    f"SandboxLimits({name}={value!r}) must be positive", fix="leave it out for the default"
+                    f"SandboxLimits({name}={value!r}) must be positive and finite", fix="leave it out for the default"
                 )
 
 

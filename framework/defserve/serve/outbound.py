@@ -144,9 +144,11 @@ class OutboundRunner:
                 await drain_connection(connection, limits.farewell if self.seconds is None else self.seconds)
                 await transport.wait_until_written(limits.farewell)
         finally:
-            await close_connection(connection, limits.farewell)
-            self.guest.on_disconnected()
-            await transport.aclose()
+            try:
+                await close_connection(connection, limits.farewell)
+            finally:  # also if it is cancelled once more
+                self.guest.on_disconnected()
+                await transport.aclose()
         self._judge(*transport.end)
 
     async def _open(self, longest: int) -> WebSocketClient | None:
@@ -358,9 +360,14 @@ class WebSocketClient:
     async def aclose(self) -> None:
         """Close the connection, and wait until both sides know."""
         self.close()
-        await self._socket.close()
-        for task in self._tasks:
-            task.cancel()
+        try:
+            await self._socket.close()
+        except BaseException:
+            self._socket.transport.abort()
+            raise
+        finally:
+            for task in self._tasks:
+                task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _read_frames(self, received: Callable[[list[bytes | None]], None], ended: Callable[[], None]) -> None:

@@ -352,8 +352,11 @@ class Lease:
         if self._renewing is not None:
             self._renewing.cancel()
         dropping = asyncio.create_task(self._drop())
-        await asyncio.wait((dropping,))  # it goes on if the caller is cancelled
-        dropping.result()
+        await asyncio.wait((dropping,), timeout=TTL)  # it goes on if the caller is cancelled
+        if dropping.done():
+            dropping.result()
+        else:
+            dropping.cancel()  # the lease has ended by itself
 
     async def _drop(self) -> None:
         with suppress(Refused):

@@ -93,6 +93,40 @@ async def test_a_verifier_that_never_answers_has_failed(monkeypatch: pytest.Monk
     assert "slow" in holder.ended
 
 
+async def test_credentials_whose_verifier_hangs_do_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live_credentials, "ANSWER_SECONDS", 60.0)
+    hanging, bad = [Shown(f"hanging {number}") for number in range(500)], Shown("bad", good=False)
+    for one in hanging:
+        one.hangs = True
+    live, holder = LiveCredentials(), Holder(*hanging, bad)
+    live.keep_verifying_holder(holder)
+    verifying = asyncio.create_task(live.verify_credentials())
+    await until(lambda: holder.ended == ["bad"])
+    assert all(one.verified == 1 for one in hanging)
+    verifying.cancel()
+    await asyncio.wait((verifying,))
+    live.close()
+
+
+async def test_of_a_verifier_that_answers_no_more_than_so_many_are_asked_at_once():
+    at_once = most = 0
+
+    class Slow(Shown):
+        async def verify(self) -> bool:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0)
+            at_once -= 1
+            return True
+
+    live, holder = LiveCredentials(), Holder(*(Slow(str(number)) for number in range(500)))
+    live.keep_verifying_holder(holder)
+    await live.verify_credentials()
+    live.close()
+    assert most == live_credentials.AT_ONCE
+
+
 async def test_a_token_that_a_verifier_names_in_its_error_is_not_in_the_log(caplog: pytest.LogCaptureFixture):
     live, shown = LiveCredentials(), Shown("one")
     shown.fails = KeyError("the-token-itself")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
+from defserve.kernel.governance import governance
 from defserve.kernel.governance import marks_and_pins as pins_module
 from defserve.kernel.governance.marks_and_pins import MAX_SHOWN, HeldTool, ToolPin, ToolPins
 from defserve.kernel.kernel_state import StateFile
@@ -76,6 +77,20 @@ async def test_a_server_that_changes_all_of_its_many_tools_writes_few_lines(
     assert 100 <= sum("has changed" in record.message for record in caplog.records) < 110
     assert "the others are only in the audit log" in caplog.text
     assert len(lines) < 120
+
+
+async def test_of_a_server_that_renames_its_tools_again_and_again_most_changes_are_only_counted_in_the_audit_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(governance, "MAX_RECORDED_CHANGES", 30)
+    async with governed(tmp_path, tool("add"), mgp=HOLD) as one:
+        for number in range(4):
+            names = {f"t{number}_{place}" for place in range(20)}
+            one.offers(*map(tool, names))
+            await until(lambda names=names: names <= {*one.here.kernel.ps()[0]["held"]})
+    assert len(one.trail.told(HELD)) == 30
+    ((_, counted),) = one.trail.told("dev.defserve.changes_counted")
+    assert counted["count"] == 50
 
 
 async def test_a_tool_that_is_again_as_it_was_is_held_no_longer(tmp_path: Path) -> None:

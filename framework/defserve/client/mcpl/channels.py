@@ -137,11 +137,13 @@ class LiveChannels:
             results.append({"messageId": id, **answer})
         return {"results": results}
 
-    async def receive_polled_message(self, message: Json) -> Json:
-        """Answer a message that was polled. If its channel is unknown, ask the server for its channels first."""
+    def is_in_known_channel(self, message: Json) -> bool:
+        """Whether the channel that a message names is known."""
         id = message.get("channelId")
-        if not isinstance(id, str) or id not in self._known:
-            await self.refresh()
+        return isinstance(id, str) and id in self._known
+
+    async def receive_polled_message(self, message: Json) -> Json:
+        """Answer a message that was polled."""
         return (await self.incoming({"messages": [message]}))["results"][0]
 
     async def _accept_message(self, found: Any) -> Json:

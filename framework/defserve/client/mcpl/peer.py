@@ -81,7 +81,7 @@ class McplPeer(ClientExtension):
         self._inference = InferenceService(options.router, options.model_info, sets, audit, self._notify)
         self.hooks = ServerHooks(options.hooks, sets, audit, self._request, self._notify)
         self.channels = LiveChannels(options.on_message, seen, sets, audit, self._request, self._notify)
-        self._poller = InboxPoller(client, sets, self._events.receive_event, self.channels.receive_polled_message)
+        self._poller = InboxPoller(client, sets, self._events.receive_event, self.channels)
         self._states = StateTracker(
             options.state, sets, audit, client.find_tool, self._request, client.timeout, options.on_state
         )

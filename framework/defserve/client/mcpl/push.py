@@ -27,6 +27,7 @@ from defserve.protocols.mcpl.vocabulary import McplRefusal
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
+    from defserve.client.mcpl.channels import LiveChannels
 
 PUSH_EVENT: Final = "push/event"
 INBOX_FULL: Final = "the host's inbox is full"
@@ -88,10 +89,10 @@ log = logging.getLogger("defserve.client")
 
 
 class InboxPoller:
-    """Fetches new items, and hands each to `event` or `message`, as if the server had sent it."""
+    """Fetches new items, and hands each to `event` or `channels`, as if the server had sent it."""
 
-    def __init__(self, client: Client, sets: FeatureSets, event: Take, message: Take) -> None:
-        self._client, self._sets, self._event, self._message = client, sets, event, message
+    def __init__(self, client: Client, sets: FeatureSets, event: Take, channels: LiveChannels) -> None:
+        self._client, self._sets, self._event, self._channels = client, sets, event, channels
         self._cursors: dict[str, int] = {}
 
     async def collect(self) -> int:
@@ -115,9 +116,16 @@ class InboxPoller:
         entries = found.get("events")
         waiting = [entry for entry in entries if is_object(entry)] if is_array(entries) else []
         left_out: list[str] = []
+        is_refreshed = False
         for count, entry in enumerate(waiting):
             try:
-                answer = await (self._event(entry) if "eventId" in entry else self._message(entry))
+                if "eventId" in entry:
+                    answer = await self._event(entry)
+                else:
+                    if not is_refreshed and not self._channels.is_in_known_channel(entry):
+                        is_refreshed = True  # once: what the server lists now is newer than all of these
+                        await self._channels.refresh()
+                    answer = await self._channels.receive_polled_message(entry)
                 if answer.get("reason") == INBOX_FULL:
                     log.warning("%s: items of %s stay at the server", INBOX_FULL, uri)
                     return count

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import asynccontextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,6 +53,7 @@ HELD: Final = "held"
 """The facet of a tool that nobody may use until an operator approves it."""
 CONFLICT: Final = "TOOL_NAME_CONFLICT"
 CHANGED, WITHHELD, APPROVED = "dev.defserve.tool_changed", "dev.defserve.tool_held", "dev.defserve.tool_approved"
+UNRECORDED: Final = "dev.defserve.changes_counted"
 
 PROMPT, TEMPLATE, SKILL, EVENT, INSTRUCTIONS = "prompt ", "template ", "skill ", "event ", "(instructions)"
 OTHERS: Final = (PROMPT, TEMPLATE, SKILL, EVENT, INSTRUCTIONS)
@@ -61,6 +62,9 @@ OTHERS: Final = (PROMPT, TEMPLATE, SKILL, EVENT, INSTRUCTIONS)
 MAX_REPORTED_CHANGES: Final = 100
 REPORT_SECONDS: Final = 60.0
 """Of one server so many changes are told in so many seconds: what it lists, and how often that changes, it decides."""
+MAX_RECORDED_CHANGES: Final = 1_000
+RECORD_SECONDS: Final = 3_600.0
+"""And so many are in the audit log one by one. Of the others their number is there, in a record of its own."""
 
 log = logging.getLogger("defserve.kernel")
 
@@ -76,6 +80,7 @@ class Governance(Extension):
         self._said: dict[str, MgpClaims | None] = {}
         self._problem = ""
         self._reported: dict[str, tuple[float, int]] = {}
+        self._recorded: dict[str, tuple[float, int]] = {}
         self._directory = KernelDirectory(kernel)
         server = kernel.server
         server.mgp.discovery = section = DiscoverySection(self._directory)
@@ -113,8 +118,14 @@ class Governance(Extension):
         caller, admins = identify_caller(call), self._kernel.config.settings.admins
         return caller.id in admins and is_operator(caller, admins)
 
-    def lifespan(self) -> AbstractAsyncContextManager[None]:
-        return self._directory.serving()
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[None]:
+        async with self._directory.serving():
+            try:
+                yield
+            finally:
+                for id in tuple(self._recorded):
+                    self._record_rest(id)
 
     def session_closed(self, session: Session) -> None:
         self._directory.session_closed(session)
@@ -164,6 +175,7 @@ class Governance(Extension):
         self.permissions.drop_server(id)
         self._said.pop(id, None)
         self._reported.pop(id, None)
+        self._record_rest(id)
         if self.access is not None:
             self.access.drop_server(id)
 
@@ -287,7 +299,25 @@ class Governance(Extension):
         self._kernel.journal.add_line(member.id, "problem", text)
 
     def _record(self, event: str, member: KernelMember, result: str, details: Mapping[str, Any]) -> None:
-        self._kernel.server.mgp.audit.report_server_event(event, member.id, result, details)
+        """Have a change in the audit log, unless there were too many in the last hour: then it is counted there."""
+        now = monotonic()
+        if now - self._recorded.get(member.id, (now, 0))[0] > RECORD_SECONDS:
+            self._record_rest(member.id)
+        since, count = self._recorded.get(member.id, (now, 0))
+        self._recorded[member.id] = since, count + 1
+        if count < MAX_RECORDED_CHANGES:
+            self._kernel.server.mgp.audit.report_server_event(event, member.id, result, details)
+        elif count == MAX_RECORDED_CHANGES:
+            self._report_problem(
+                member, f"it has changed more than {count} times: of the others only the number is in the audit log"
+            )
+
+    def _record_rest(self, id: str) -> None:
+        """The hour is over, or the server has gone: how many changes were only counted."""
+        _, count = self._recorded.pop(id, (0.0, 0))
+        if count > MAX_RECORDED_CHANGES:
+            details = {"count": count - MAX_RECORDED_CHANGES}
+            self._kernel.server.mgp.audit.report_server_event(UNRECORDED, id, "SUCCESS", details)
 
 
 def get_pin_name(item: Any) -> str:

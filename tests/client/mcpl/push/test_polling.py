@@ -75,6 +75,15 @@ async def test_messages_of_a_server_are_fetched_and_its_channels_with_them():
         assert "chat:hall" in client.mcpl.channels
 
 
+async def test_messages_of_many_unknown_channels_are_one_question_for_the_channels():
+    messages = [{"channelId": f"chat:{number}", "messageId": str(number)} for number in range(50)]
+    replies: Json = {**keeping(*messages), "channels/list": {"channels": []}}
+    server = stateless_server(replies=replies)
+    async with hosting(server, Mcpl(["memory.proactive"], audit=[])) as mcpl:
+        await mcpl.collect()
+    assert len(server.asked("channels/list")) == 1
+
+
 async def test_an_inbox_of_a_disabled_set_is_not_read():
     server = stateless_server(replies=keeping(event("a")))
     async with hosting(server, Mcpl(["memory.proactive"], audit=[])) as mcpl:

@@ -114,6 +114,24 @@ async def test_an_event_whose_acknowledgement_got_lost_is_not_written_again():
     assert await read_all(log, start) == ([0, 1, 2, 3], False)
 
 
+async def test_a_store_that_never_answers_does_not_hold_up_the_end_and_what_it_has_not_taken_is_counted(
+    caplog: pytest.LogCaptureFixture,
+):
+    class DeafStore(MemoryStore):
+        async def change(self, change: StoreChange) -> bool:
+            return await asyncio.Event().wait()
+
+    log = make_log(DeafStore())
+    emissions = [asyncio.create_task(log.append("pushed", {}, {"n": number})) for number in range(3)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await log.finish_writing(0)
+    assert "3 events of type 'pushed' were not written" in caplog.text
+    assert [type(each) for each in await asyncio.gather(*emissions, return_exceptions=True)] == [
+        asyncio.CancelledError
+    ] * 3
+
+
 async def test_what_the_store_has_no_room_for_fails_alone():
     log = make_log(MemoryStore(limit=5_000))
     start = await log.ensure_end_cursor("pushed")

@@ -23,7 +23,8 @@ from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.sending import make_webhook_secret
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
 from defserve.server import EventSettings
-from defserve.stores.store import StoreChange, StoreUnavailable
+from defserve.stores import store as leases
+from defserve.stores.store import MemoryStore, StoreChange, StoreUnavailable
 from defserve.testing import WebhookReceiver
 from tests.forking.spawning import quick_arguments
 from tests.listening import Listening, listening
@@ -720,3 +721,23 @@ async def test_a_server_starts_while_its_store_is_away(receiver: WebhookReceiver
             assert await received(receiver, 1) == [2]
     finally:
         redis.remove()
+
+
+async def test_a_store_that_never_answers_again_does_not_hold_up_the_end_of_a_delivery(
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(deliveries, "FAREWELL_SECONDS", 0.05)
+    monkeypatch.setattr(leases, "TTL", 0.05)
+    store = MemoryStore()
+    async with asyncio.timeout(20), raw(make_server(store, settings=LOOPBACK)) as peer:
+        await subscribe(peer, receiver)
+        await peer.call("push", {"repository": "x", "commits": 1})
+        await received(receiver, 1)
+        change = store.change
+
+        async def change_logs_only(wanted: StoreChange) -> bool:
+            return await (change(wanted) if "head" in wanted.put else asyncio.Event().wait())
+
+        monkeypatch.setattr(store, "change", change_logs_only)
+        await peer.call("push", {"repository": "x", "commits": 2})
+        await received(receiver, 2)

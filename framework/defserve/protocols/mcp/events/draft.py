@@ -14,6 +14,7 @@ from defserve.base.frozen import FrozenDataclass
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.errors import ProtocolError, UsageError
+from defserve.limits import is_positive_number
 from defserve.protocols.mcp.lifecycle import MCP_NAMESPACE
 
 if TYPE_CHECKING:
@@ -117,9 +118,9 @@ class EventSettings(FrozenDataclass):
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
-            if not isinstance(value := getattr(self, name), int | float) or value <= 0:
+            if not is_positive_number(value := getattr(self, name)):
                 raise UsageError(
-                    f"EventSettings({name}={value!r}) must be positive", fix="leave it out for the default"
+                    f"EventSettings({name}={value!r}) must be positive and finite", fix="leave it out for the default"
                 )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import random
 import secrets
 import time
@@ -49,6 +50,8 @@ MAX_EVENTS_AT_ONCE: Final = 100
 """Events that are read, written or dropped at once."""
 MAX_BATCH_BYTES: Final = 1 << 20
 """Of the events that are written at once, unless one alone has more."""
+
+log = logging.getLogger("defserve")
 
 
 class Cursor(NamedTuple):
@@ -184,12 +187,15 @@ class EventLog:
             self._writers[key] = asyncio.create_task(self._write_waiting(key))
         return await waiting.written
 
-    async def finish_writing(self) -> None:
-        """Wait until what was emitted on this loop is written, or has failed."""
+    async def finish_writing(self, seconds: float) -> None:
+        """Wait until what was emitted on this loop is written, or has failed. What takes longer is given up."""
         loop = asyncio.get_running_loop()
-        await asyncio.gather(
-            *(task for (where, _), task in list(self._writers.items()) if where is loop), return_exceptions=True
-        )
+        if writers := [task for (where, _), task in self._writers.items() if where is loop]:
+            _, late = await asyncio.wait(writers, timeout=seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=seconds)
 
     async def _write_waiting(self, key: tuple[asyncio.AbstractEventLoop, str]) -> None:
         """Write the events that wait, until none does."""
@@ -200,8 +206,9 @@ class EventLog:
         finally:
             # If it is cancelled, the loop ends.
             del self._writers[key], self._queues[key]
-            for waiting in (*batch, *queue):
-                waiting.written.cancel()
+            # Those that are not counted were cancelled before, by whoever emitted them.
+            if lost := sum(waiting.written.cancel() for waiting in (*batch, *queue)):
+                log.error("%d events of type %r were not written: the store did not answer in time", lost, key[1])
 
     def _take_batch(self, queue: deque[_Waiting]) -> list[_Waiting]:
         """The events to write next. Small logs are not overrun by one batch. One with an origin is written alone."""

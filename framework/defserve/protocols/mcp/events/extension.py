@@ -145,7 +145,7 @@ class Events(Extension):
             if self._webhooks is not None:
                 await self._webhooks.stop_deliveries(hub)
             await hub.close()
-            await self.log.finish_writing()
+            await self.log.finish_writing(FAREWELL_SECONDS)
             self._unannounced.clear()
             if not self._hubs:
                 await self.store.close()

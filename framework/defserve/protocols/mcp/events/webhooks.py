@@ -286,6 +286,8 @@ MAX_STORE_CALLS: Final = 32
 MAX_UNWRITTEN: Final = 20
 """Events that were acknowledged, before that is written down. If the process is killed, they are sent again."""
 LEASE_NAME: Final = "event webhooks"
+FAREWELL_SECONDS: Final = 5.0
+"""How long a delivery that ends waits for the store to have its progress."""
 LEASE_SECONDS: Final = 0.5
 MISSING_SECONDS: Final = 60.0
 """How long after the start an event may be declared that somebody has subscribed to before."""
@@ -525,8 +527,12 @@ class SubscriptionDelivery:
             async with AsyncExitStack() as listening:
                 await self._run_while_listening(listening)
         finally:
-            with suppress(DefserveError, _ProgressLost):
-                await self._finish_writing()
+            # What is not written down in time is sent again, under the same id.
+            with suppress(DefserveError, _ProgressLost, TimeoutError):
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await self._finish_writing()
+            if self._writer is not None:
+                self._writer.cancel()
 
     async def _run_while_listening(self, listening: AsyncExitStack) -> None:
         while True:
