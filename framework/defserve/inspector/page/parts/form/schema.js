@@ -110,8 +110,9 @@ function opened(schema, root, steps) {
 }
 
 const FORMATS = { __proto__: null, date: "date", "date-time": "moment", time: "time" };
+// Not "binary" alone: that is the `bytes` of pydantic, which takes a text as it is.
 const isFile = schema =>
-  schema.contentEncoding === "base64" || ["binary", "byte", "base64", "base64url"].includes(schema.format);
+  schema.contentEncoding === "base64" || ["byte", "base64", "base64url"].includes(schema.format);
 
 // Which field a resolved schema gets.
 export function kindOf(schema, root) {
