@@ -275,6 +275,8 @@ _SALTED = {"str", "bytes", "date", "bool", "none", "literal", "enum"}
 MAX_NUMBERS, MAX_HASHED = 2_000, 1_000
 """How many numbers, and how many values of another type, a set or the keys of a mapping may be."""
 _NUMBERS = {"int", "float", "decimal"}
+# Types that take any value.
+_OPEN = {"any", "function-plain"}
 _MISFIT = {"custom_error_type": "nested", "custom_error_message": "Does not have the shape of the schema"}
 
 
@@ -311,6 +313,24 @@ def iter_schema_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
         inside: list[Any] = []
         _map_schema(node, lambda inner, _, inside=inside: inside.append(inner))
         pending.extend((inner, engine) for inner in inside)
+
+
+def takes_infinity(schema: Any) -> bool:
+    """Whether an infinity passes where the author did not ask for one: any value is taken there, or a function's."""
+    takes_any: bool = False
+    pending: list[Any] = [schema]
+    while pending:
+        node = pending.pop()
+        kind, config = str(node.get("type")), cast(_Schema, node.get("config") or {})
+        if node.get("allow_inf_nan") or config.get("allow_inf_nan"):
+            return False
+        inside: list[Any] = []
+        _map_schema(node, lambda inner, _, inside=inside: inside.append(inner))
+        extra: Any = node.get("extra_behavior") or config.get("extra_fields_behavior")
+        is_open = kind in _OPEN or (extra == "allow" and "extras_schema" not in node)
+        takes_any = takes_any or is_open or (kind in _STOPPABLE and not inside)
+        pending += inside
+    return takes_any
 
 
 def make_bounded_schema(schema: CoreSchema) -> CoreSchema:

@@ -58,6 +58,25 @@ def find_limit_violation(value: Any, depth: int, keys: int) -> str | None:
     return f"nested deeper than {depth} levels"
 
 
+def find_infinity(value: Any) -> tuple[str | int, ...] | None:
+    """The path to a number in a decoded value that JSON cannot write, as `1e400` becomes one. None if there is none."""
+    if value.__class__ is float:
+        return None if isfinite(value) else ()
+    ahead: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while ahead:
+        path, container = ahead.pop()
+        listed = container if is_array(container) else ()  # the value itself may be a scalar
+        members: Any = container.items() if is_object(container) else enumerate(listed)
+        for key, item in members:
+            kind = item.__class__
+            if kind is float:
+                if not isfinite(item):
+                    return (*path, key)
+            elif kind is dict or kind is list:
+                ahead.append(((*path, key), item))
+    return None
+
+
 def replace_surrogates(value: Any) -> Any:
     """The value with U+FFFD for each lone surrogate, which no JSON text can hold."""
     if isinstance(value, str):
