@@ -387,3 +387,29 @@ def test_the_inspector_going_away_is_told(browser: Browser):
         browser.open(address)
         assert browser.page(READY)
     assert browser.page("document.querySelector('.banner')?.innerText.includes('The inspector went away')")
+
+
+LONG_NUMBERS = '''
+from defserve import Server
+
+server = Server("numbers")
+
+@server.tool
+def add_one(number: int) -> dict[str, int]:
+    """Add one."""
+    return {"sum": number + 1}
+
+'''
+
+
+def test_a_long_integer_is_sent_as_typed_and_shown_as_it_came(browser: Browser, tmp_path: Path):
+    (tmp_path / "numbers_server.py").write_text(LONG_NUMBERS)
+    with inspector_process(str(tmp_path / "numbers_server.py")) as (address, _):
+        inspector = Inspector(browser, address)
+        browser.look(1440, 900)
+        browser.open(f"{address}#tools/add_one")
+        assert inspector.page("document.querySelector('.t-form input') !== null")
+        for number in (9007199254740993, -(2**64), 41):
+            inspector.fill(".t-form input", str(number))
+            browser.key("Control+Enter")
+            assert inspector.page(f"document.querySelector('.t-res .body')?.innerText.includes('{number + 1}')")

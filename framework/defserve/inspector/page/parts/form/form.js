@@ -3,7 +3,7 @@ import { html, useLayoutEffect, useRef, useState } from "../../vendor/preact.js"
 import { bytes, decodedSize } from "../../format.js";
 import { Button, Segments, Switch } from "../controls.js";
 import { Icon } from "../icons.js";
-import { own } from "../parsing.js";
+import { fromJson, own, typedNumber } from "../parsing.js";
 import { accepts, boundWords, branchWords, choiceWords, initial, kindOf, resolve, spell, typeWords } from "./schema.js";
 
 const SHORT = ["number", "date", "time", "moment", "enum"];
@@ -184,12 +184,11 @@ function Text({ schema, value, onChange, id, err, described, required, kind }) {
 function Figure({ value, onChange, id, err, described }) {
   const [text, setText] = useState(value === undefined ? "" : String(value));
   useLayoutEffect(() => {
-    if (parsed(text) !== value) setText(value === undefined || value === null ? "" : String(value));
+    if (typedNumber(text) !== value) setText(value === undefined || value === null ? "" : String(value));
   }, [value]);
-  const parsed = given => (given.trim() === "" ? undefined : Number.isFinite(Number(given)) ? Number(given) : given);
   const set = given => {
     setText(given);
-    onChange(parsed(given));
+    onChange(typedNumber(given));
   };
   return html`<div class=${box(err)}>
     <input
@@ -518,7 +517,7 @@ function Any({ value, onChange, id, label }) {
   const set = given => {
     setText(given);
     try {
-      onChange(given.trim() === "" ? undefined : JSON.parse(given));
+      onChange(given.trim() === "" ? undefined : fromJson(given));
       setBad(false);
     } catch {
       setBad(true);
