@@ -17,7 +17,7 @@ from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding.json_schemas import simplify_array, simplify_choices
 from defserve.binding.signature import get_class, is_doc_metadata, is_field_info, list_union_members, split_annotated
-from defserve.core.json_values import JsonSchema
+from defserve.core.json_values import JsonSchema, find_infinity
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -378,7 +378,16 @@ def _refuse_non_finite(schema: Any, is_allowed: bool = False) -> Any:
     made = _map_schema(schema, lambda inner, _: _refuse_non_finite(inner, is_allowed_here))
     if made.get("type") == "float" and not is_allowed_here:
         made.setdefault("allow_inf_nan", False)
+    if made.get("type") == "json" and not is_allowed_here:
+        return core_schema.no_info_after_validator_function(_require_finite, cast(CoreSchema, made))
     return made
+
+
+def _require_finite(value: Any) -> Any:
+    """What was read from a JSON text, if it holds only what JSON can write."""
+    if find_infinity(value) is not None:
+        raise ValueError("JSON has no NaN, and no number that is too large")
+    return value
 
 
 def _limit_text_length(made: _Schema) -> None:
