@@ -58,6 +58,16 @@ def find_limit_violation(value: Any, depth: int, keys: int) -> str | None:
     return f"nested deeper than {depth} levels"
 
 
+def is_deeper_than(value: Any, depth: int) -> bool:
+    """Whether arrays and objects are nested in more levels than that, the value itself included."""
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    while level and depth:
+        inside = [container.values() if is_object(container) else container for container in level]
+        level = [item for items in inside for item in items if item.__class__ is dict or item.__class__ is list]
+        depth -= 1
+    return bool(level)
+
+
 def find_infinity(value: Any) -> tuple[str | int, ...] | None:
     """The path to a number in a decoded value that JSON cannot write, as `1e400` becomes one. None if there is none."""
     if value.__class__ is float:
