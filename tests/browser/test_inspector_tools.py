@@ -413,3 +413,38 @@ def test_a_long_integer_is_sent_as_typed_and_shown_as_it_came(browser: Browser, 
             inspector.fill(".t-form input", str(number))
             browser.key("Control+Enter")
             assert inspector.page(f"document.querySelector('.t-res .body')?.innerText.includes('{number + 1}')")
+
+
+UPLOADS = '''
+from typing import Annotated
+from defserve import Server
+from defserve.guard import FileTypes, Upload
+
+server = Server("uploads")
+
+@server.tool
+async def tell(file: Annotated[Upload, FileTypes("text/*")]) -> str:
+    """Tell what a file is."""
+    return f"{file.name}, {file.media_type}, {(await file.read()).decode()}"
+'''
+CHOOSE = """(() => {
+  const input = document.querySelector('.t-form input[type=file]'), files = new DataTransfer();
+  files.items.add(new File(['a;b'], 'Plan, für $& 2.csv', { type: 'text/csv' }));
+  input.files = files.files;
+  input.dispatchEvent(new Event('change', { bubbles: true }));
+  return true;
+})()"""
+
+
+def test_a_chosen_file_keeps_its_name_and_its_type(browser: Browser, tmp_path: Path):
+    (tmp_path / "uploads_server.py").write_text(UPLOADS, encoding="utf-8")
+    with inspector_process(str(tmp_path / "uploads_server.py")) as (address, _):
+        inspector = Inspector(browser, address)
+        browser.look(1440, 900)
+        browser.open(f"{address}#tools/tell")
+        assert inspector.page("document.querySelector('.t-form input[type=file]') !== null")
+        inspector.page(CHOOSE)
+        assert inspector.page("document.querySelector('.t-form').innerText.includes('für')")
+        browser.key("Control+Enter")
+        said = "document.querySelector('.t-res .body')?.innerText"
+        assert inspector.page(f"{said}?.includes('Plan, für __ 2.csv, text/csv, a;b')")

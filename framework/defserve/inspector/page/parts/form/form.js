@@ -8,6 +8,7 @@ import { accepts, boundWords, branchWords, choiceWords, initial, kindOf, resolve
 
 const SHORT = ["number", "date", "time", "moment", "enum"];
 const LARGEST_FILE = 8000000;
+const LONGEST_NAME = 800; // characters, as it is written in a URI
 
 // `wrong`: path → what is wrong there. `only` shows no more than these names.
 export function Form({ schema, value, onChange, wrong = {}, id = "f" }) {
@@ -307,7 +308,8 @@ function Choices({ schema, root, value, onChange, id, name }) {
   </div>`;
 }
 
-function File({ schema, value, onChange, id, err, name }) {
+// `takesUri`: a data: URI says also how the file is called, and what it is.
+function File({ schema, value, onChange, id, err, name, takesUri }) {
   const [about, setAbout] = useState(null);
   const [over, setOver] = useState(false);
   const [problem, setProblem] = useState("");
@@ -322,10 +324,14 @@ function File({ schema, value, onChange, id, err, name }) {
     const reader = new FileReader();
     reader.onload = () => {
       setAbout(`${file.name}, ${bytes(file.size)}`);
-      onChange(String(reader.result).split(",")[1] ?? "");
+      const uri = String(reader.result),
+        called = encodeURIComponent(file.name),
+        known = called.length <= LONGEST_NAME ? `;name=${called};base64,` : ";base64,";
+      onChange(takesUri ? uri.replace(";base64,", known) : (uri.split(",")[1] ?? ""));
     };
     reader.readAsDataURL(file);
   };
+  const size = decodedSize(String(value).split(",").pop());
   const clear = () => {
     setAbout(null);
     if (input.current) input.current.value = "";
@@ -346,7 +352,7 @@ function File({ schema, value, onChange, id, err, name }) {
     >
       <${Icon} name="page" s />
       <label class="ph grow cut" for=${id}
-        >${value ? (about ?? `${bytes(decodedSize(String(value)))}, base64`) : "Drop a file or choose one"}</label
+        >${value ? (about ?? `${bytes(size)}, base64`) : "Drop a file or choose one"}</label
       >
       <input
         type="file"
@@ -374,7 +380,7 @@ function Union(props) {
     onChange(initial(schema.branches[next], root));
   };
   const options = schema.branches.map((each, index) => [index, branchWords(each, root)]);
-  const inside = { ...props, schema: branch, kind };
+  const inside = { ...props, schema: branch, kind, takesUri: "x-mcp-file" in schema };
   const Control = CONTROLS[kind] ?? Any;
   const object = value !== null && typeof value === "object" && !Array.isArray(value) ? value : {};
   return html`${
