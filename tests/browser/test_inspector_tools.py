@@ -387,3 +387,64 @@ def test_the_inspector_going_away_is_told(browser: Browser):
         browser.open(address)
         assert browser.page(READY)
     assert browser.page("document.querySelector('.banner')?.innerText.includes('The inspector went away')")
+
+
+LONG_NUMBERS = '''
+from defserve import Server
+
+server = Server("numbers")
+
+@server.tool
+def add_one(number: int) -> dict[str, int]:
+    """Add one."""
+    return {"sum": number + 1}
+
+'''
+
+
+def test_a_long_integer_is_sent_as_typed_and_shown_as_it_came(browser: Browser, tmp_path: Path):
+    (tmp_path / "numbers_server.py").write_text(LONG_NUMBERS)
+    with inspector_process(str(tmp_path / "numbers_server.py")) as (address, _):
+        inspector = Inspector(browser, address)
+        browser.look(1440, 900)
+        browser.open(f"{address}#tools/add_one")
+        assert inspector.page("document.querySelector('.t-form input') !== null")
+        for number in (9007199254740993, -(2**64), 41):
+            inspector.fill(".t-form input", str(number))
+            browser.key("Control+Enter")
+            assert inspector.page(f"document.querySelector('.t-res .body')?.innerText.includes('{number + 1}')")
+
+
+UPLOADS = '''
+from typing import Annotated
+from defserve import Server
+from defserve.guard import FileTypes, Upload
+
+server = Server("uploads")
+
+@server.tool
+async def tell(file: Annotated[Upload, FileTypes("text/*")]) -> str:
+    """Tell what a file is."""
+    return f"{file.name}, {file.media_type}, {(await file.read()).decode()}"
+'''
+CHOOSE = """(() => {
+  const input = document.querySelector('.t-form input[type=file]'), files = new DataTransfer();
+  files.items.add(new File(['a;b'], 'Plan, für $& 2.csv', { type: 'text/csv' }));
+  input.files = files.files;
+  input.dispatchEvent(new Event('change', { bubbles: true }));
+  return true;
+})()"""
+
+
+def test_a_chosen_file_keeps_its_name_and_its_type(browser: Browser, tmp_path: Path):
+    (tmp_path / "uploads_server.py").write_text(UPLOADS, encoding="utf-8")
+    with inspector_process(str(tmp_path / "uploads_server.py")) as (address, _):
+        inspector = Inspector(browser, address)
+        browser.look(1440, 900)
+        browser.open(f"{address}#tools/tell")
+        assert inspector.page("document.querySelector('.t-form input[type=file]') !== null")
+        inspector.page(CHOOSE)
+        assert inspector.page("document.querySelector('.t-form').innerText.includes('für')")
+        browser.key("Control+Enter")
+        said = "document.querySelector('.t-res .body')?.innerText"
+        assert inspector.page(f"{said}?.includes('Plan, für __ 2.csv, text/csv, a;b')")

@@ -306,6 +306,17 @@ async def test_what_comes_back_is_a_result_of_its_kind() -> None:
         assert await client.call("broken") == "{"
 
 
+async def test_an_answer_with_what_json_cannot_write_is_a_text_alone() -> None:
+    schema = {"type": "object", "properties": {"mean": {"type": "number"}}, "required": ["mean"]}
+    responses = {"200": {"description": "ok", "content": {"application/json": {"schema": schema}}}}
+    for text in ('{"mean": NaN}', '{"mean": 1, "all": [-Infinity]}', '{"mean": 1e999}'):
+        content, head = text.encode(), {"content-type": "application/json"}
+        api = RecordingApi(lambda _, content=content, head=head: httpx2.Response(200, content=content, headers=head))
+        async with api.server({"/a": {"get": operation(operationId="a", responses=responses)}}).connect() as client:
+            result = await client.call_raw("a")
+            assert result["content"][0]["text"] == text and "structuredContent" not in result
+
+
 async def test_a_short_schema_of_the_response_is_published_until_the_api_breaks_it() -> None:
     schema = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id", "gone"]}
     answer = {"id": 1}

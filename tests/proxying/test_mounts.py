@@ -13,7 +13,9 @@ import pytest
 
 from defserve import Command, Remote, Server, ToolError, UsageError
 from defserve.auth import StaticTokens
+from defserve.errors import BadArguments
 from defserve.extending import Call, Next
+from defserve.proxying.items import UncheckedArguments
 from tests.at_address import at_address
 from tests.kernel.governance.governing import SERVER, tool
 from tests.protocols.mgp.callers import speaking
@@ -176,3 +178,8 @@ async def test_security_that_a_server_lists_is_passed_on_to_peers_that_speak_mgp
         found = (await peer.ask("tools/list"))["result"]["tools"]
         assert found[0]["security"] == found[1]["security"] == found[1]["_meta"]["dev.defserve/security"]
         assert found[0]["security"].items() >= block.items()
+
+
+def test_a_number_that_is_too_large_is_not_sent_on_as_null() -> None:
+    with pytest.raises(BadArguments, match=r"place\.x: the number is too large"):
+        UncheckedArguments({}).validate({"place": {"x": float("inf")}})

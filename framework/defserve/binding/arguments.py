@@ -25,6 +25,7 @@ from defserve.binding.core_schemas import (
     make_fail_fast_schema,
     make_fail_fast_validator,
     make_pattern_bounded_validator,
+    takes_infinity,
 )
 from defserve.binding.json_schemas import (
     compact_schema,
@@ -34,7 +35,7 @@ from defserve.binding.json_schemas import (
     narrow_schema_to_dialect,
 )
 from defserve.binding.signature import can_be_none, format_annotation, get_class
-from defserve.core.json_values import JsonSchema, find_limit_violation, is_array, is_object
+from defserve.core.json_values import JsonSchema, find_infinity, find_limit_violation, is_array, is_object
 from defserve.errors import BadArguments, Problem, UsageError
 
 if TYPE_CHECKING:
@@ -295,7 +296,18 @@ class ArgumentsSchema:
             raise BadArguments((Problem("", f"arguments cannot be read: {error}"),)) from None
 
     def _build(self) -> _Validate:
-        self._validate = self._validator([made.fail_fast_schema for made in self._fragments])
+        validate = self._validate = self._validator([made.fail_fast_schema for made in self._fragments])
+        # Floats refuse infinities themselves. Where any value is taken, somebody has to look.
+        pairs = zip(self._parameters, self._fragments, strict=True)
+        if names := [one.wire_name for one, made in pairs if takes_infinity(made.pydantic_core_schema)]:
+
+            def validate_finite(given: dict[str, Any]) -> dict[str, Any]:
+                kwargs = validate(given)
+                for name in names:
+                    refuse_infinity(given.get(name), name)
+                return kwargs
+
+            self._validate = validate_finite
         return self._validate
 
     def _validator(self, cores: list[CoreSchema]) -> _Validate:
@@ -431,6 +443,14 @@ def _default(value: Any) -> JsonSchema:
     except (ValueError, RecursionError):
         return {}
     return {"default": plain}
+
+
+def refuse_infinity(value: Any, *outer: str) -> None:
+    """Raises BadArguments for a number that became an infinity, wherever it is in the value: JSON cannot send it on."""
+    if (path := find_infinity(value)) is not None:
+        from defserve.binding.problems import format_value_path
+
+        raise BadArguments((Problem(format_value_path((*outer, *path)), "the number is too large"),))
 
 
 def _wants_container(schema: JsonSchema) -> bool:

@@ -17,7 +17,7 @@ from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding.json_schemas import simplify_array, simplify_choices
 from defserve.binding.signature import get_class, is_doc_metadata, is_field_info, list_union_members, split_annotated
-from defserve.core.json_values import JsonSchema
+from defserve.core.json_values import JsonSchema, find_infinity
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -275,6 +275,8 @@ _SALTED = {"str", "bytes", "date", "bool", "none", "literal", "enum"}
 MAX_NUMBERS, MAX_HASHED = 2_000, 1_000
 """How many numbers, and how many values of another type, a set or the keys of a mapping may be."""
 _NUMBERS = {"int", "float", "decimal"}
+# Types that take any value.
+_OPEN = {"any", "function-plain"}
 _MISFIT = {"custom_error_type": "nested", "custom_error_message": "Does not have the shape of the schema"}
 
 
@@ -311,6 +313,24 @@ def iter_schema_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
         inside: list[Any] = []
         _map_schema(node, lambda inner, _, inside=inside: inside.append(inner))
         pending.extend((inner, engine) for inner in inside)
+
+
+def takes_infinity(schema: Any) -> bool:
+    """Whether an infinity passes where the author did not ask for one: any value is taken there, or a function's."""
+    takes_any: bool = False
+    pending: list[Any] = [schema]
+    while pending:
+        node = pending.pop()
+        kind, config = str(node.get("type")), cast(_Schema, node.get("config") or {})
+        if node.get("allow_inf_nan") or config.get("allow_inf_nan"):
+            return False
+        inside: list[Any] = []
+        _map_schema(node, lambda inner, _, inside=inside: inside.append(inner))
+        extra: Any = node.get("extra_behavior") or config.get("extra_fields_behavior")
+        is_open = kind in _OPEN or (extra == "allow" and "extras_schema" not in node)
+        takes_any = takes_any or is_open or (kind in _STOPPABLE and not inside)
+        pending += inside
+    return takes_any
 
 
 def make_bounded_schema(schema: CoreSchema) -> CoreSchema:
@@ -358,7 +378,16 @@ def _refuse_non_finite(schema: Any, is_allowed: bool = False) -> Any:
     made = _map_schema(schema, lambda inner, _: _refuse_non_finite(inner, is_allowed_here))
     if made.get("type") == "float" and not is_allowed_here:
         made.setdefault("allow_inf_nan", False)
+    if made.get("type") == "json" and not is_allowed_here:
+        return core_schema.no_info_after_validator_function(_require_finite, cast(CoreSchema, made))
     return made
+
+
+def _require_finite(value: Any) -> Any:
+    """What was read from a JSON text, if it holds only what JSON can write."""
+    if find_infinity(value) is not None:
+        raise ValueError("JSON has no NaN, and no number that is too large")
+    return value
 
 
 def _limit_text_length(made: _Schema) -> None:

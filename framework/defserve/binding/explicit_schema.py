@@ -18,6 +18,7 @@ from json.encoder import encode_basestring_ascii
 from time import thread_time
 from typing import TYPE_CHECKING, Any, cast
 
+from defserve.binding.arguments import refuse_infinity
 from defserve.binding.json_schemas import ensure_properties, transform_subschemas, walk_schema
 from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, find_pattern_problem
 from defserve.binding.problems import (
@@ -134,6 +135,7 @@ class ExplicitArgumentsSchema:
             raise BadArguments((Problem("", f"arguments cannot be checked ({type(error).__name__})"),)) from None
         if problems:
             raise BadArguments(tuple(problems))
+        refuse_infinity(given)
         return dict(given)
 
     def prepare(self) -> None:

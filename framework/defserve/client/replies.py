@@ -19,6 +19,7 @@ from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.core.messages import (
     INVALID_PARAMS,
     INVALID_REQUEST,
+    MAX_DEPTH,
     METHOD_NOT_FOUND,
     EncodedJson,
     Message,
@@ -147,7 +148,6 @@ def _types(schema: Any) -> set[str]:
 # -- Replies whose result is kept as the bytes that came, so that it can be passed on without being encoded again.
 
 
-MAX_DEPTH: Final = 64
 MAX_KEYS: Final = 10_000
 
 # The two ways in which servers write a successful reply. The result stands between a known start and a known end.

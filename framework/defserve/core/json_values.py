@@ -58,6 +58,35 @@ def find_limit_violation(value: Any, depth: int, keys: int) -> str | None:
     return f"nested deeper than {depth} levels"
 
 
+def is_deeper_than(value: Any, depth: int) -> bool:
+    """Whether arrays and objects are nested in more levels than that, the value itself included."""
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    while level and depth:
+        inside = [container.values() if is_object(container) else container for container in level]
+        level = [item for items in inside for item in items if item.__class__ is dict or item.__class__ is list]
+        depth -= 1
+    return bool(level)
+
+
+def find_infinity(value: Any) -> tuple[str | int, ...] | None:
+    """The path to a number in a decoded value that JSON cannot write, as `1e400` becomes one. None if there is none."""
+    if value.__class__ is float:
+        return None if isfinite(value) else ()
+    ahead: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while ahead:
+        path, container = ahead.pop()
+        listed = container if is_array(container) else ()  # the value itself may be a scalar
+        members: Any = container.items() if is_object(container) else enumerate(listed)
+        for key, item in members:
+            kind = item.__class__
+            if kind is float:
+                if not isfinite(item):
+                    return (*path, key)
+            elif kind is dict or kind is list:
+                ahead.append(((*path, key), item))
+    return None
+
+
 def replace_surrogates(value: Any) -> Any:
     """The value with U+FFFD for each lone surrogate, which no JSON text can hold."""
     if isinstance(value, str):

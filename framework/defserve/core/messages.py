@@ -90,12 +90,14 @@ else:
     _pieces = make_encoder(None, _refuse, encode_basestring, None, ":", ",", False, False, False)
 
 ID_BYTES, METHOD_BYTES = 256, 128
+MAX_DEPTH = 64
+"""The levels of a message. What a server sends has no more, and its clients refuse more."""
 MAX_BATCH_MESSAGES = 256
 """The members of a batch are begun in one step of the loop, so there may not be many."""
 LARGE = 1 << 62
 
 
-def decode(data: bytes, depth: int = 64, keys: int = 10_000) -> Message | list[Message]:
+def decode(data: bytes, depth: int = MAX_DEPTH, keys: int = 10_000) -> Message | list[Message]:
     """One framed message, or a list of them for a batch. What breaks the rules becomes `MalformedMessage`."""
     try:
         value = from_json(data, allow_inf_nan=False)

@@ -19,7 +19,7 @@ from defserve.binding.json_schemas import ensure_properties, transform_subschema
 from defserve.binding.patterns import find_pattern_problem
 from defserve.binding.results import NO_STRUCTURED_CONTENT, PackedResult, ResultPacker
 from defserve.binding.signature import ParsedDocstring, Signature
-from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
+from defserve.core.json_values import JsonSchema, as_list, find_infinity, is_array, is_object
 from defserve.errors import ToolError, UsageError
 from defserve.openapi.documents import DocumentReferences
 from defserve.openapi.operations import IDEMPOTENT_METHODS, Operation
@@ -313,9 +313,11 @@ def read_response(response: ApiResponse, url: str, secrets: tuple[str, ...]) -> 
     if is_json(media):
         text = hidden(response.text, secrets)
         try:
-            return PackedResult(text, json.loads(text))
+            value = json.loads(text, parse_constant=_read_finite_number)
         except (ValueError, RecursionError):
             return PackedResult(text)
+        # As data, what JSON cannot write would be null beside a text that says something else.
+        return PackedResult(text, value) if find_infinity(value) is None else PackedResult(text)
     if media.startswith("text/") or media.endswith(("/xml", "+xml", "/yaml", "/javascript")):
         return PackedResult(hidden(response.text, secrets))
     if media.startswith("image/") and "+" not in media:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.binding.arguments import ArgumentsSchema
+from defserve.binding.arguments import ArgumentsSchema, refuse_infinity
 from defserve.binding.json_schemas import ensure_properties
 from defserve.binding.results import ResultPacker, pack_untyped_result
 from defserve.binding.signature import ParsedDocstring, Signature
@@ -154,7 +154,7 @@ NEEDS: Final[Mapping[str, str]] = {"title": "titles", "icons": "icons", "_meta":
 
 
 class UncheckedArguments(ArgumentsSchema):
-    """The arguments of a tool elsewhere. They are not checked here: that server checks them."""
+    """The arguments of a tool elsewhere. That server checks them; an infinity would come there as null."""
 
     __slots__ = ("_raw",)
 
@@ -171,6 +171,7 @@ class UncheckedArguments(ArgumentsSchema):
         return _mentions(self._raw, ANNOTATION)
 
     def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
+        refuse_infinity(given)
         return {} if given is None else given
 
 

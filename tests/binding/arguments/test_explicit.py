@@ -290,3 +290,9 @@ def test_schemas_of_our_own_are_right_though_they_are_only_checked_at_the_first_
     assert late.validate({"id": "a"}) == {"id": "a"}
     with pytest.raises(BadArguments, match="id"):
         late.validate({"id": 1})
+
+
+def test_a_number_that_is_too_large_is_refused_wherever_it_is() -> None:
+    for schema in ({"type": "object"}, {"type": "object", "properties": {"x": {"items": {"type": "number"}}}}):
+        with pytest.raises(BadArguments, match=r"x\[1\]: the number is too large"):
+            ExplicitArgumentsSchema(schema).validate({"x": [1, float("inf")]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import math
 import re
 import socket
 import uuid
@@ -16,7 +17,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, Type
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, RootModel, SecretStr
 
 from defserve.base.hidden_characters import has_hidden_characters
 from defserve.binding.arguments import ArgumentsSchema, require_annotation_schemas
@@ -553,6 +554,43 @@ def test_a_model_may_allow_what_is_no_finite_number() -> None:
 def test_an_infinite_item_is_told_with_its_place() -> None:
     with pytest.raises(BadArguments, match=r'x\[1\]: expected number, got "inf"'):
         one(list[float]).validate({"x": [1, "inf"]})
+
+
+class OpenReading(BaseModel, extra="allow"):
+    about: Any = None
+
+
+@for_each_row(
+    "annotation, value, place",
+    [
+        (Any, math.inf, "x"),
+        (object, [1, -math.inf], "x[1]"),
+        (list, [[math.inf]], "x[0][0]"),
+        (dict, {"a b": math.inf}, 'x["a b"]'),
+        (dict[str, Any] | None, {"a": {"b": [0.5, math.inf]}}, "x.a.b[1]"),
+        (OpenReading, {"about": {"n": math.inf}}, "x.about.n"),
+        (OpenReading, {"more": math.inf}, "x.more"),
+    ],
+)
+def test_a_number_that_is_too_large_is_refused_where_any_value_is_taken(annotation: Any, value: Any, place: str):
+    with pytest.raises(BadArguments) as refused:
+        one(annotation).validate({"x": value})
+    assert [(found.field, found.reason) for found in refused.value.problems] == [(place, "the number is too large")]
+    assert one(Any).validate({"x": [1.5, {"a": "inf"}, None]})["x"] == [1.5, {"a": "inf"}, None]
+
+
+class Boxed(BaseModel):
+    data: Json[Any] | None = None
+
+
+@for_each_row("text", ["NaN", "[-Infinity]", '{"a": [1e400]}'])
+def test_what_json_does_not_have_is_not_read_from_a_json_text_either(text: str):
+    for annotation, value in ((Json[Any], text), (Json, text), (dict[str, Json[list[Any]]], {"a": f"[{text}]"})):
+        with pytest.raises(BadArguments, match="JSON has no NaN, and no number that is too large"):
+            one(annotation).validate({"x": value})
+    with pytest.raises(BadArguments, match="JSON has no NaN"):
+        one(Boxed).validate({"x": {"data": text}})
+    assert one(Json[Any]).validate({"x": '{"a": ["NaN", 1.5]}'}) == {"x": {"a": ["NaN", 1.5]}}
 
 
 def test_an_infinite_default_is_the_authors_own_affair() -> None:

@@ -69,3 +69,10 @@ def test_names_that_every_object_has_mean_nothing_of_their_own(tmp_path: Path):
     assert [kind for kind, *_ in found] == ["text", "text", "text", "any", "object"]
     assert [words for _, words, _ in found][:3] == ["constructor", "__proto__", "toString"]
     assert found[-1][2] == {"__proto__": {"a": 1}, "constructor": 5}
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_only_what_is_decoded_as_base64_is_a_file(tmp_path: Path):
+    files = [{"type": "string", "contentEncoding": "base64"}, {"type": "string", "format": "base64"}]
+    found = read_schemas(tmp_path, *files, {"type": "string", "format": "binary"})
+    assert [kind for kind, *_ in found] == ["file", "file", "text"]

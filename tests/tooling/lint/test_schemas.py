@@ -4,9 +4,10 @@ import re
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import Base64Bytes, BaseModel
 
 from defserve import Server
+from defserve.guard import Upload
 from tests.rows import for_each_row
 from tests.tooling.lint.reading import broken, only, read, wire
 
@@ -26,6 +27,25 @@ def test_flat_schemas_are_advised(levels: int, deep: bool):
     assert bool(found) is deep
     if deep:
         assert f"{levels} levels" in found[0].finding.problem
+
+
+@pytest.mark.req("MCP-6.3")
+def test_an_argument_of_bytes_is_pointed_to_upload():
+    server = Server("files", "1")
+
+    @server.tool
+    def store_page(content: bytes | None = None, parts: list[bytes] = []) -> str:  # noqa: B006
+        """Store a page."""
+        return ""
+
+    @server.tool
+    async def store_file(file: Upload, seal: Base64Bytes, name: str) -> str:
+        """Store a file."""
+        return ""
+
+    found = only(read(server), "bytes-argument")
+    assert [each.finding.subject for each in found] == ["tool 'store_page'"] * 2
+    assert "write content: Upload" in found[0].finding.fix
 
 
 class Line(BaseModel):

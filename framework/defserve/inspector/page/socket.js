@@ -1,5 +1,6 @@
 // The one way to the host side. `ask` sends a request; `on` hears what the host says on its own.
 import { app } from "./store.js";
+import { fromJson } from "./parts/parsing.js";
 
 const PAUSES = [300, 600, 1200, 2500, 5000];
 const waiting = new Map(); // id → { resolve, reject, onPart }
@@ -74,7 +75,7 @@ export function connect() {
     for (const run of [...openings]) run();
   };
   opened.onmessage = async event => {
-    for (const message of JSON.parse(event.data)) {
+    for (const message of fromJson(event.data)) {
       take(message);
       await null; // who waited for an answer goes on before the next message: else it would undo what that one says
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from defserve.binding.results import (
     NO_STRUCTURED_CONTENT,
@@ -22,10 +22,10 @@ from defserve.binding.results import (
 )
 from defserve.core.call import Call, InnerCall
 from defserve.core.extension import Extension, Handler, StagePipeline, enter_stage_contexts
-from defserve.core.json_values import is_object
-from defserve.core.messages import Params
+from defserve.core.json_values import is_deeper_than, is_object
+from defserve.core.messages import MAX_DEPTH, Params
 from defserve.core.registry import Registry
-from defserve.errors import BadArguments, ProtocolError, Rejected, StepUpRequired, TimedOut, UsageError
+from defserve.errors import BadArguments, LimitExceeded, ProtocolError, Rejected, StepUpRequired, TimedOut, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import items
 from defserve.protocols.mcp.errors import (
@@ -216,10 +216,23 @@ class Tool(Item[ToolOptions]):
             found["structuredContent"] = structured
         else:
             return found
+        # Every level has a bracket in the text beside it, so of most results the text tells that they are not deep.
+        is_text = isinstance(said, str)
+        if not is_text or (len(said) > MAX_DEPTH and said.count("{") + said.count("[") >= MAX_RESULT_DEPTH):
+            _refuse_deep_result(found["structuredContent"])
         if self._write_text is not None:
             # Its last block is the copy; those before it were emitted.
             found["content"][-1:] = self._write_text(value, structured)
         return found
+
+
+MAX_RESULT_DEPTH: Final = MAX_DEPTH - 2
+"""The levels of structured content: it is inside of a result, inside of a message."""
+
+
+def _refuse_deep_result(structured: Any) -> None:
+    if is_deeper_than(structured, MAX_RESULT_DEPTH):
+        raise LimitExceeded(f"the result is nested deeper than {MAX_RESULT_DEPTH} levels", data={"limit": "depth"})
 
 
 class Tools(Extension):

@@ -78,6 +78,9 @@ LINT_RULES: Final[dict[str, LintRule]] = {
     "too-many-parameters": LintRule(
         "warning", f"more than {source_rules.MAX_PARAMETERS} arguments", source_rules.find_too_many_parameters
     ),
+    "bytes-argument": LintRule(
+        "warning", "an argument of type `bytes`, which is not decoded", source_rules.find_bytes_arguments
+    ),
     "token-cost": LintRule(
         "warning",
         f"a list of tools of more than {source_rules.MAX_TOOL_LIST_TOKENS:,} tokens",

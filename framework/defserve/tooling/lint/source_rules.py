@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from defserve.base.hidden_characters import iter_hidden_character_notes as hidden_in
+from defserve.binding.json_schemas import walk_schema
 from defserve.context import Context
 from defserve.core.json_values import as_list, is_mapping
 from defserve.tooling.lint.definitions import (
@@ -161,6 +162,19 @@ def find_too_many_parameters(found: ServerDefinitions) -> Iterator[LintFinding]:
                 f"has {len(tool.parameters)} arguments",
                 "use fewer: split the tool, or put what belongs together into one argument",
             )
+
+
+def find_bytes_arguments(found: ServerDefinitions) -> Iterator[LintFinding]:
+    """As with pydantic, `bytes` are the UTF-8 of a text: a file that is sent as base64 stays base64."""
+    for tool in found.tools:
+        for parameter in tool.parameters if tool.takes else ():
+            nodes = walk_schema(dict(parameter.schema))
+            if any(node.get("format") == "binary" and "contentEncoding" not in node for node in nodes):
+                yield make_finding(
+                    tool,
+                    f"argument {parameter.name!r} is bytes: a text in UTF-8, so base64 is not decoded",
+                    f"for a file write {parameter.name}: Upload; for base64, pydantic's Base64Bytes; for a text, str",
+                )
 
 
 def find_costly_tool_list(found: ServerDefinitions) -> Iterator[LintFinding]:

@@ -12,8 +12,9 @@ from typing import Any, Literal, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from defserve import Audio, Embedded, File, Image, Limits, Link, Server, Text, ToolError
+from defserve import Audio, Embedded, File, Image, Limits, Link, Server, Text, ToolError, ToolResult
 from defserve.protocols.mcp import items
+from defserve.protocols.mcp.tools import MAX_RESULT_DEPTH
 from tests.raw import STATELESS, VERSIONS, Json, raw, text_of
 from tests.rows import for_each_row
 
@@ -242,3 +243,38 @@ async def test_audio_that_a_version_does_not_carry_counts_for_nothing(version: s
         text = text_of(await peer.call("song"))
     refused = "the result is larger than 1000 bytes"
     assert text == ("[audio, audio/wav, 2000 bytes]" if version == "2024-11-05" else refused)
+
+
+@for_each_row("era", ["handshake", "stateless"])
+async def test_a_result_that_our_own_client_would_refuse_as_too_deep_is_an_error_that_names_the_limit(era: str) -> None:
+    server = Server("s", "1")
+
+    def nested(levels: int) -> Any:
+        value: dict[str, Any] = {}
+        for _ in range(levels - 1):
+            value = {"a": value}
+        return value
+
+    @server.tool
+    def plain(levels: int) -> dict[str, Any]:
+        return nested(levels)
+
+    @server.tool
+    def untyped(levels: int):  # type: ignore[no-untyped-def]
+        return nested(levels)
+
+    @server.tool
+    def wrapped(levels: int) -> list[dict[str, Any]]:
+        return [nested(levels - 2)]
+
+    @server.tool
+    def beside(levels: int) -> ToolResult:
+        return ToolResult("deep", data=nested(levels))
+
+    async with server.connect(era) as client:
+        for tool in ("plain", "untyped", "wrapped", "beside"):
+            result = await client.call_raw(tool, {"levels": MAX_RESULT_DEPTH})
+            assert not result.get("isError") and "structuredContent" in result, tool
+            result = await client.call_raw(tool, {"levels": MAX_RESULT_DEPTH + 1})
+            assert result["isError"] is True
+            assert text_of(result) == f"the result is nested deeper than {MAX_RESULT_DEPTH} levels"

@@ -8,7 +8,7 @@ import { Block, Part, Structured } from "../parts/content.js";
 import { Button, Chip, Copy, Switch } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
-import { own, parsed } from "../parts/parsing.js";
+import { isScalar, own, parsed } from "../parts/parsing.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Suggesting } from "../parts/suggesting.js";
@@ -59,8 +59,7 @@ async function watch(era, uri, on) {
 function Content({ content }) {
   const { uri, mimeType, text, blob } = content ?? {};
   const value = text !== undefined && /json/.test(mimeType ?? "") ? parsed(text) : undefined;
-  if (value !== null && typeof value === "object")
-    return html`<${Structured} value=${value} title=${`JSON, ${bytes(new Blob([text]).size)}`} />`;
+  if (!isScalar(value)) return html`<${Structured} value=${value} title=${`JSON, ${bytes(new Blob([text]).size)}`} />`;
   if (value !== undefined) return html`<${Part} title="JSON" about=${mimeType}><${Json} value=${value} copy /><//>`;
   if (text !== undefined) return html`<${Block} block=${{ type: "text", text }} />`;
   return html`<${Block} block=${{ type: "resource", resource: { uri: String(uri ?? ""), mimeType, blob } }} />`;

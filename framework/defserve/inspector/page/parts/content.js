@@ -6,7 +6,7 @@ import { Button, Chip, Copy, Segments } from "./controls.js";
 import { Json } from "./json.js";
 import { VirtualList } from "./lists.js";
 import { Markdown, isMarkdown } from "./markdown.js";
-import { parsed } from "./parsing.js";
+import { isScalar, parsed } from "./parsing.js";
 import { Table, rowSchema, rowsOf } from "./tables.js";
 
 const PICTURES = /^image\/(png|jpe?g|gif|webp|avif|bmp|svg\+xml|x-icon)$/i;
@@ -178,7 +178,7 @@ export function repeats(block, structured) {
 // object.
 export function tabled(blocks) {
   const rows = blocks.filter(block => block?.type === "text").map(block => parsed(block.text));
-  const whole = rows.length && rows.every(row => row !== null && typeof row === "object" && !Array.isArray(row));
+  const whole = rows.length && rows.every(row => !isScalar(row) && !Array.isArray(row));
   return whole ? { rows, rest: blocks.filter(block => block?.type !== "text") } : { rows: null, rest: blocks };
 }
 
@@ -191,7 +191,7 @@ const quoted = value => (typeof value === "string" && !/[\s"=]/.test(value) ? va
 // `step i=0`: the message, then what was logged with it.
 export function spell(data) {
   if (typeof data === "string") return data;
-  if (data === null || typeof data !== "object" || Array.isArray(data)) return JSON.stringify(data);
+  if (isScalar(data) || Array.isArray(data)) return JSON.stringify(data);
   const { message, ...rest } = typeof data.message === "string" ? data : { message: "", ...data };
   return [message, ...Object.entries(rest).map(([name, value]) => `${name}=${quoted(value)}`)]
     .filter(Boolean)

@@ -2,6 +2,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { Button, Copy, Search } from "./controls.js";
 import { number, plural } from "../format.js";
+import { isScalar } from "./parsing.js";
 
 const MOST_LINES = 400;
 const MOST_AT_ALL = 20000;
@@ -18,12 +19,12 @@ const scalar = (value, longest) =>
       >`
     : html`<span class="v">${JSON.stringify(value) ?? "undefined"}</span>`;
 
-const isFlat = members => members.length < SHORT && members.every(each => each === null || typeof each !== "object");
+const isFlat = members => members.length < SHORT && members.every(isScalar);
 
 // The lines of a value: { depth, content, text, opens, closes }. Small arrays and objects stay on one line. `text` is
 // what is searched; a line that `opens` something can be folded up to the one that `closes` it.
 function* lines(value, longest, depth = 0, before = null, after = "", name = "") {
-  if (value === null || typeof value !== "object") {
+  if (isScalar(value)) {
     const content = html`${before}${scalar(value, longest)}${after}`;
     yield { depth, content, text: `${name}${JSON.stringify(value)}` };
     return;

@@ -3,7 +3,7 @@ import { html, useState } from "../vendor/preact.js";
 import { number } from "../format.js";
 import { Button } from "./controls.js";
 import { resolve } from "./form/schema.js";
-import { own } from "./parsing.js";
+import { isScalar, own } from "./parsing.js";
 
 const MOST_ROWS = 200,
   MOST_COLUMNS = 16;
@@ -33,7 +33,7 @@ const TONES = {
 
 // The rows of a value that can be shown as a table, or null: a list of objects, also as the only member of an object.
 export function rowsOf(value) {
-  const isRow = each => each !== null && typeof each === "object" && !Array.isArray(each);
+  const isRow = each => !isScalar(each) && !Array.isArray(each);
   const list = Array.isArray(value)
     ? value
     : isRow(value) && Object.keys(value).length === 1 && Array.isArray(Object.values(value)[0])

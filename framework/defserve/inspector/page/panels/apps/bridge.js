@@ -66,10 +66,11 @@ export function bridge(n, id, frame) {
     if (ended) return;
     const of = message.method ? null : pending.get(message.id);
     if (!message.method) pending.delete(message.id);
-    keep(n, "host", message, JSON.stringify(message), of);
+    const text = JSON.stringify(message);
+    keep(n, "host", message, text, of);
     // A view in a sandbox has no origin that could be named here. Nobody else can be in this frame: the policy of the
     // page forbids it.
-    frame.contentWindow?.postMessage(message, "*");
+    frame.contentWindow?.postMessage(JSON.parse(text), "*");
   };
   const take = async data => {
     const asking = ask("apps.message", { app: id, message: data });

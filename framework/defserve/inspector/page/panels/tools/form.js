@@ -5,6 +5,7 @@ import { cut, number } from "../../format.js";
 import { app, toast, useStore } from "../../store.js";
 import { Button, Chip, Copy, Tabs } from "../../parts/controls.js";
 import { saveFile } from "../../parts/content.js";
+import { fromJson, isScalar } from "../../parts/parsing.js";
 import { Form } from "../../parts/form/form.js";
 import { problems } from "../../parts/form/schema.js";
 import { Mark } from "../../parts/icons.js";
@@ -54,7 +55,7 @@ function Raw({ value, onChange }) {
   const inForm = JSON.stringify(value);
   useLayoutEffect(() => {
     try {
-      if (JSON.stringify(JSON.parse(text)) === inForm) return;
+      if (JSON.stringify(fromJson(text)) === inForm) return;
     } catch {
       /* typed over */
     }
@@ -64,8 +65,8 @@ function Raw({ value, onChange }) {
   const set = given => {
     setText(given);
     try {
-      const read = JSON.parse(given);
-      const whole = read !== null && typeof read === "object" && !Array.isArray(read);
+      const read = fromJson(given);
+      const whole = !isScalar(read) && !Array.isArray(read);
       setBad(whole ? "" : "Arguments are one JSON object.");
       if (whole) onChange(read);
     } catch (error) {

@@ -3,11 +3,12 @@ import { html, useLayoutEffect, useRef, useState } from "../../vendor/preact.js"
 import { bytes, decodedSize } from "../../format.js";
 import { Button, Segments, Switch } from "../controls.js";
 import { Icon } from "../icons.js";
-import { own } from "../parsing.js";
+import { fromJson, own, typedNumber } from "../parsing.js";
 import { accepts, boundWords, branchWords, choiceWords, initial, kindOf, resolve, spell, typeWords } from "./schema.js";
 
 const SHORT = ["number", "date", "time", "moment", "enum"];
 const LARGEST_FILE = 8000000;
+const LONGEST_NAME = 800; // characters, as it is written in a URI
 
 // `wrong`: path → what is wrong there. `only` shows no more than these names.
 export function Form({ schema, value, onChange, wrong = {}, id = "f" }) {
@@ -184,12 +185,11 @@ function Text({ schema, value, onChange, id, err, described, required, kind }) {
 function Figure({ value, onChange, id, err, described }) {
   const [text, setText] = useState(value === undefined ? "" : String(value));
   useLayoutEffect(() => {
-    if (parsed(text) !== value) setText(value === undefined || value === null ? "" : String(value));
+    if (typedNumber(text) !== value) setText(value === undefined || value === null ? "" : String(value));
   }, [value]);
-  const parsed = given => (given.trim() === "" ? undefined : Number.isFinite(Number(given)) ? Number(given) : given);
   const set = given => {
     setText(given);
-    onChange(parsed(given));
+    onChange(typedNumber(given));
   };
   return html`<div class=${box(err)}>
     <input
@@ -308,7 +308,8 @@ function Choices({ schema, root, value, onChange, id, name }) {
   </div>`;
 }
 
-function File({ schema, value, onChange, id, err, name }) {
+// `takesUri`: a data: URI says also how the file is called, and what it is.
+function File({ schema, value, onChange, id, err, name, takesUri }) {
   const [about, setAbout] = useState(null);
   const [over, setOver] = useState(false);
   const [problem, setProblem] = useState("");
@@ -323,10 +324,14 @@ function File({ schema, value, onChange, id, err, name }) {
     const reader = new FileReader();
     reader.onload = () => {
       setAbout(`${file.name}, ${bytes(file.size)}`);
-      onChange(String(reader.result).split(",")[1] ?? "");
+      const uri = String(reader.result),
+        called = encodeURIComponent(file.name),
+        known = called.length <= LONGEST_NAME ? `;name=${called};base64,` : ";base64,";
+      onChange(takesUri ? uri.replace(";base64,", known) : (uri.split(",")[1] ?? ""));
     };
     reader.readAsDataURL(file);
   };
+  const size = decodedSize(String(value).split(",").pop());
   const clear = () => {
     setAbout(null);
     if (input.current) input.current.value = "";
@@ -347,7 +352,7 @@ function File({ schema, value, onChange, id, err, name }) {
     >
       <${Icon} name="page" s />
       <label class="ph grow cut" for=${id}
-        >${value ? (about ?? `${bytes(decodedSize(String(value)))}, base64`) : "Drop a file or choose one"}</label
+        >${value ? (about ?? `${bytes(size)}, base64`) : "Drop a file or choose one"}</label
       >
       <input
         type="file"
@@ -375,7 +380,7 @@ function Union(props) {
     onChange(initial(schema.branches[next], root));
   };
   const options = schema.branches.map((each, index) => [index, branchWords(each, root)]);
-  const inside = { ...props, schema: branch, kind };
+  const inside = { ...props, schema: branch, kind, takesUri: "x-mcp-file" in schema };
   const Control = CONTROLS[kind] ?? Any;
   const object = value !== null && typeof value === "object" && !Array.isArray(value) ? value : {};
   return html`${
@@ -518,7 +523,7 @@ function Any({ value, onChange, id, label }) {
   const set = given => {
     setText(given);
     try {
-      onChange(given.trim() === "" ? undefined : JSON.parse(given));
+      onChange(given.trim() === "" ? undefined : fromJson(given));
       setBad(false);
     } catch {
       setBad(true);

@@ -22,7 +22,8 @@ function pointed(root, ref) {
 }
 
 const isText = value => typeof value === "string",
-  isObject = value => value !== null && typeof value === "object" && !Array.isArray(value);
+  isObject = value =>
+    value !== null && typeof value === "object" && !Array.isArray(value) && !(value instanceof Number);
 const never = () => false;
 const KNOWN = {
   branches: never,
@@ -110,8 +111,8 @@ function opened(schema, root, steps) {
 }
 
 const FORMATS = { __proto__: null, date: "date", "date-time": "moment", time: "time" };
-const isFile = schema =>
-  schema.contentEncoding === "base64" || ["binary", "byte", "base64", "base64url"].includes(schema.format);
+// Not "binary" alone: that is the `bytes` of pydantic, which takes a text as it is.
+const isFile = schema => schema.contentEncoding === "base64" || ["byte", "base64", "base64url"].includes(schema.format);
 
 // Which field a resolved schema gets.
 export function kindOf(schema, root) {
@@ -166,7 +167,7 @@ export function typeWords(schema, root, depth = 0) {
   return WORDS[kind] ?? kind;
 }
 
-const figure = value => (typeof value === "number" ? value : null);
+const figure = value => (typeof value === "number" || value instanceof Number ? value : null);
 const counted = (least, most, thing) => {
   const many = count => `${count} ${thing}${count === 1 ? "" : "s"}`;
   if (least > 0 && most != null) return least === most ? many(most) : `${least} to ${many(most)}`;
@@ -219,9 +220,17 @@ export function branchWords(branch, root) {
   );
 }
 
+// `structuredClone` would take from a long integer what it is.
+const copied = value =>
+  Array.isArray(value)
+    ? value.map(copied)
+    : isObject(value)
+      ? Object.fromEntries(Object.entries(value).map(([name, each]) => [name, copied(each)]))
+      : value;
+
 // What a field starts with; undefined leaves it out.
 export function initial(schema, root, required = true, depth = 0, steps = budget(60)) {
-  if ("default" in schema && schema.default !== null) return structuredClone(schema.default);
+  if ("default" in schema && schema.default !== null) return copied(schema.default);
   if (!required || schema.optional || depth > DEEPEST || steps.left-- <= 0) return undefined;
   const kind = kindOf(schema, root);
   if (kind === "const") return schema.const;
@@ -249,7 +258,13 @@ const shown = value => {
   return text.length > 42 ? text.slice(0, 39) + "…" : text;
 };
 const typeOf = value =>
-  value === null ? "null" : Array.isArray(value) ? "array" : Number.isInteger(value) ? "integer" : typeof value;
+  value === null
+    ? "null"
+    : Array.isArray(value)
+      ? "array"
+      : Number.isInteger(value) || value instanceof Number
+        ? "integer"
+        : typeof value;
 export const either = words => [...new Set(words)].join(", ").replace(/, ([^,]*)$/, " or $1");
 const spell = (path, step) =>
   typeof step === "number"
