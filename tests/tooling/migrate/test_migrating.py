@@ -374,6 +374,22 @@ def test_subclasses_of_servers_are_servers_in_every_file() -> None:
     assert texts["plain"].endswith("class Plain(Server): pass\nmcp = Plain('x')\n")
 
 
+def test_self_is_the_server_in_its_own_class_and_not_in_a_class_inside_it() -> None:
+    run = "self.run(transport='stdio')\n"
+    written = (
+        "from fastmcp import FastMCP\n"
+        "class Shop(FastMCP):\n"
+        f"    def before(self): {run}"
+        "    class Job:\n"
+        f"        def start(self): {run}"
+        "    class Other(FastMCP):\n"
+        f"        def start(self): {run}"
+        f"    def after(self): {run}"
+    )
+    ran = [line.partition(": ")[2] for line in migrate(written).text.splitlines() if "run" in line]
+    assert ran == ["self.run()", run.strip(), "self.run()", "self.run()"]
+
+
 def test_only_what_a_file_imports_is_a_server_of_another_file() -> None:
     shop = "from fastmcp import FastMCP\nclass Shop(FastMCP): pass\n"
     app = (

@@ -114,18 +114,23 @@ class ProgramRewriter(cst.CSTTransformer):
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self._bound[node.name.value] = self._line(node)
         self._classes.append(node)
-        if node.name.value in self._facts.server_classes:
-            self._facts.servers.add("self")
-            if matchers.findall(node.body, matchers.FunctionDef()):
-                self._add_note(
-                    node,
-                    f"{node.name.value} is a server: check what it overrides, and what it uses of self and super()",
-                )
+        self._name_self()
+        if node.name.value in self._facts.server_classes and matchers.findall(node.body, matchers.FunctionDef()):
+            self._add_note(
+                node, f"{node.name.value} is a server: check what it overrides, and what it uses of self and super()"
+            )
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        if self._classes.pop().name.value in self._facts.server_classes:
-            self._facts.servers.discard("self")
+        self._classes.pop()
+        self._name_self()
         return updated_node
+
+    def _name_self(self) -> None:
+        """`self` is a server in a subclass of one, and not in a class inside that."""
+        if self._classes and self._classes[-1].name.value in self._facts.server_classes:
+            self._facts.servers.add("self")
+        else:
+            self._facts.servers.discard("self")
 
     def _is_constructor_of_subclass(self, call: cst.Call) -> bool:
         """Whether their `__init__` is called: by `super()` in a subclass of their server, or to make one."""
