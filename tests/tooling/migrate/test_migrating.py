@@ -450,6 +450,12 @@ def test_icons_and_annotations_of_the_sdk_become_ours() -> None:
             "to_data_uri is not rewritten: write f",
         ),
         ("class Shop(FastMCP):\n    def tool(self): ...", 3, "Shop is a server: check what it overrides"),
+        (
+            "from mcp.types import ToolAnnotations\nann = ToolAnnotations(readOnlyHint=True)\nprint(ann.readOnlyHint)",
+            5,
+            'readOnlyHint is not rewritten: the annotations of a tool are a dict, write .get("readOnlyHint")',
+        ),
+        ("if tool.annotations.destructive_hint: ...", 3, 'write .get("destructiveHint")'),
         ("asyncio.run(made().run_async())", 3, "made.run_async is left as it is: write run()"),
     ],
 )

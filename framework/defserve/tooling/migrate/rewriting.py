@@ -42,6 +42,7 @@ from defserve.tooling.migrate.name_tables import (
     RENAMED_CONTEXT_MEMBERS,
     RENAMED_RUN_METHODS,
     STANDARD_LIBRARY_NAMES,
+    TOOL_HINTS,
     UNSUPPORTED_CONTEXT_MEMBERS,
     UNSUPPORTED_MEDIA_MEMBERS,
     UNSUPPORTED_SERVER_MEMBERS,
@@ -197,6 +198,10 @@ class ProgramRewriter(cst.CSTTransformer):
         name = original_node.attr.value
         if name in UNSUPPORTED_MEDIA_MEMBERS and {"Image", "Audio", "File"} & set(self._facts.names.values()):
             self._add_note(original_node, f"{name} is not rewritten: {UNSUPPORTED_MEDIA_MEMBERS[name]}")
+        if (hint := TOOL_HINTS.get(name)) is not None:
+            self._add_note(
+                original_node, f'{name} is not rewritten: the annotations of a tool are a dict, write .get("{hint}")'
+            )
         if not is_server and last in RENAMED_RUN_METHODS:
             self._add_note(
                 original_node, f"{full} is left as it is: write {RENAMED_RUN_METHODS[last]} if it is a server"
