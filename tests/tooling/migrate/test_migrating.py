@@ -243,6 +243,28 @@ def test_an_import_that_is_still_used_stays_and_is_reported(written: str, wanted
     assert "has no counterpart" in notes[0].text or "is not rewritten" in notes[0].text
 
 
+@for_each_row(
+    "written wanted",
+    [
+        ("import asyncio\nimport os\n{}asyncio.run(mcp.run_async())\n", "import os\n"),
+        ("import os\n\nfrom typing import Optional, Any\n{}def f(c: Optional[Context]): ...\n", "typing import Any\n"),
+        ("# why\nimport anyio\n{}anyio.run(mcp.run_async)\n", "# why\n"),
+        ("import asyncio\n{}asyncio.run(mcp.run_async())\nasyncio.sleep\n", "import asyncio\n"),
+        ("import asyncio\n{}asyncio.run(mcp.run_async())\n__all__ = ['asyncio']\n", "import asyncio\n"),
+        ("import asyncio  # for x\n{}asyncio.run(mcp.run_async())\n", "import asyncio  # for x\n"),
+        ("import asyncio\n{}", "import asyncio\n"),
+    ],
+)
+def test_an_import_that_the_migration_has_made_unused_goes_and_others_stay(written: str, wanted: str) -> None:
+    before = migrate(written.format(HEAD)).text.partition("from defserve")[0]
+    assert before.endswith(wanted) and before.count("asyncio") == wanted.count("asyncio"), before
+
+
+def test_an_import_in_a_function_that_is_made_unused_goes_too() -> None:
+    written = f"{HEAD}def main():\n    import asyncio\n\n    asyncio.run(mcp.run_async())\n"
+    assert "asyncio" not in migrate(written).text
+
+
 def test_each_line_that_still_uses_an_import_is_reported() -> None:
     text = "from fastmcp import FastMCP\nimport mcp.types as types\n\nmcp = FastMCP('m')\na = types.Root\n"
     assert [note.line for note in migrate(f"{text}\n\ndef f():\n    return types.ImageContent()\n").notes] == [5, 9]
