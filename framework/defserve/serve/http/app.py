@@ -266,6 +266,8 @@ class HttpApp:
             refusal = ENCODED_PATH_REFUSAL
         if refusal is None:
             return True
+        if self.rest is not None:
+            self.rest.use_own_form(exchange, self._path(scope))
         await exchange.refuse(refusal.status, refusal.text)
         return False
 
