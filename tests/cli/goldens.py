@@ -220,7 +220,7 @@ DRAWN: Final[dict[str, Callable[[], None]]] = {
     "dev-reload": lambda: _show_dev(lambda console: console.show_reload(["shelf.py"], SERVED, EDITED, 0.041)),
     "dev-error": lambda: _show_dev(lambda console: console.show_problem(BROKEN, is_serving=True)),
     "dev-error-at-first": lambda: _show_dev(lambda console: console.show_problem(FAILED, is_serving=False)),
-    "dev-exit": lambda: _show_dev(lambda console: console.show_exit(3, is_restarted=True)),
+    "dev-exit": lambda: _show_dev(lambda console: console.show_exit(3, restarts_in=0)),
     "run": _show_run,
     "kernel-start": _show_kernel_start,
 }

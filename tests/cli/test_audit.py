@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,9 @@ from typing import Any
 import pytest
 
 from defserve.stores.audit.log_file import AUDIT_KEY_VARIABLE, AuditLog
+from defserve.stores.audit.stored_log import StoredAuditLog
+from defserve.stores.identity import open_store
+from defserve.stores.store import AUDIT_LOG_SPACES, StoreChange
 from tests.cli.running import Run
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -176,7 +180,7 @@ def test_what_is_no_record_is_passed_over_and_mentioned(defserve: Run, log: str)
     [
         ([], "needs ACTION"),
         (["check", "x"], "defserve audit has no action 'check'"),
-        (["show"], "needs FILE"),
+        (["show"], "needs LOG"),
         (["show", "none.log"], "cannot read none.log"),
         (["show", "none.log", "--last", "0"], "'0' is not a number above 0"),
     ],
@@ -205,3 +209,74 @@ def test_a_log_that_is_gone_together_with_its_head_is_known_by_its_anchor(defser
 def test_an_anchor_that_cannot_be_reached_is_no_verdict(defserve: Run, log: str, tmp_path: Path):
     code, out, err = defserve("audit", "verify", log, "--anchor", str(tmp_path / "nowhere" / "head"))
     assert (code, out) == (2, "") and "cannot be reached" in err
+
+
+# -- logs in stores
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(AUDIT_KEY_VARIABLE, KEY)
+    address = f"sqlite:///{tmp_path / 'shop.db'}"
+    write_stored_log(address, "name=shop", event(), event("TOOL_BLOCKED", "t-2"), event(trace="t-2"))
+    return address
+
+
+def write_stored_log(address: str, name: str, *events: dict[str, Any]) -> None:
+    log = StoredAuditLog(f"{address}#{name}", key=KEY)
+    for each in events:
+        log.append(each, durable=True)
+    log.close()
+
+
+def change_store(address: str, **values: bytes | None) -> None:
+    """Somebody changes records behind the log's back, each named by `r` and its number, or `head`."""
+
+    async def change() -> None:
+        store, space = open_store(address), AUDIT_LOG_SPACES.make_space("name=shop")
+        named = {name if name == "head" else f"{int(name[1:]):018d}": value for name, value in values.items()}
+        put = {name: value for name, value in named.items() if value is not None}
+        await store.change(StoreChange(space, put=put, drop=[name for name in named if named[name] is None]))
+        await store.close()
+
+    asyncio.run(change())
+
+
+def test_a_log_in_a_store_is_verified_and_shown_by_its_address(defserve: Run, stored: str):
+    for address in (stored, f"{stored}#name=shop"):
+        assert defserve("audit", "verify", address) == (0, "intact: 3 events\n", "")
+        code, out, _ = defserve("audit", "show", address, "--trace", "t-2", "--last", "1", "--json")
+        assert (code, [json.loads(line)["seq"] for line in out.splitlines()]) == (0, [3])
+    assert json.loads(defserve("audit", "verify", stored, "--json").out)["events"] == 3
+
+
+def test_a_log_in_a_store_that_was_changed_is_broken_and_can_still_be_shown(defserve: Run, stored: str):
+    change_store(stored, r2=None)
+    code, out, _ = defserve("audit", "verify", stored)
+    assert code == 1 and "record 2 is missing" in out
+    code, out, err = defserve("audit", "show", stored, "--json")
+    assert [json.loads(line)["seq"] for line in out.splitlines()] == [1, 3] and "line 2 is not a record" in err
+    change_store(stored, r3=None)
+    assert "line 2 is not a record" in defserve("audit", "show", stored, "--json").err
+    change_store(stored, head=None)
+    code, out, _ = defserve("audit", "verify", stored)
+    assert code == 1 and "its head is missing" in out
+
+
+def test_a_store_with_several_logs_needs_the_name_of_one(defserve: Run, stored: str):
+    write_stored_log(stored, "name=other", event())
+    for verb, code in (("verify", 2), ("show", 1)):
+        refused = defserve("audit", verb, stored)
+        assert refused.code == code
+        assert "this store has 2 audit logs" in refused.err and "#name=other, #name=shop" in refused.err
+        refused = defserve("audit", verb, f"{stored}#shop")
+        assert refused.code == code and "no audit log 'shop'" in refused.err
+
+
+def test_a_store_that_cannot_be_checked_is_neither_intact_nor_broken(defserve: Run, stored: str, tmp_path: Path):
+    missing = f"sqlite:///{tmp_path / 'none.db'}"
+    assert defserve("audit", "verify", missing).code == 2 and not (tmp_path / "none.db").exists()
+    assert defserve("audit", "verify", "redis://127.0.0.1:1").code == 2
+    assert defserve("audit", "verify", "memory:").code == 2
+    refused = defserve("audit", "verify", stored, "--anchor", "x")
+    assert refused.code == 2 and "--anchor are for logs in files" in refused.err

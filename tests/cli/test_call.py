@@ -21,8 +21,8 @@ from defserve.cli.commands.call import (
 from defserve.cli.target_connection import MORE, brief
 from defserve.cli.terminal_answers import PreparedAnswers, make_terminal_answers
 from defserve.client.answers import maybe_await
+from defserve.client.targets import PACKAGE_FOLDER, PYTHON_FOLDERS
 from defserve.inspector.waterfalls import Waterfall, WaterfallStage
-from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS
 from tests.cli.running import Run
 from tests.rows import for_each_row
 

@@ -226,7 +226,7 @@ def unreadable(*_: object) -> int:
 
 def test_a_file_that_no_command_thought_of_is_told_without_a_traceback(defserve: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("defserve.cli.commands.completion.run_version", lambda _: os.listdir("/nowhere"))
-    monkeypatch.setattr("defserve.tooling.loading.find_author_line", lambda _: "")
+    monkeypatch.setattr("defserve.client.targets.find_author_line", lambda _: "")
     code, out, err = defserve("version")
     assert (code, out) == (1, "")
     assert err.startswith("error: cannot use /nowhere: No such file or directory\n  fix: ")

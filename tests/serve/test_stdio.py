@@ -512,6 +512,31 @@ def test_what_a_peer_asked_before_it_left_is_answered_after_a_slow_start(start: 
     assert server.exit_code() == 0
 
 
+BREAKING = """
+def reach(step):
+    if step == STEP:
+        raise ConnectionError("no database")
+@asynccontextmanager
+async def life(server):
+    reach("start")
+    yield
+    reach("stop as it should")
+server = Server("shop", lifespan=life)
+"""
+
+
+@pytest.mark.parametrize("step", ["start", "stop as it should"])
+def test_a_lifespan_that_fails_is_told_with_the_author_s_line_and_without_a_traceback(
+    step: str, start: Start, tmp_path: Path
+):
+    server = start(f"STEP = {step!r}\n" + BREAKING)
+    server.end()
+    first, *_, fix = server.rest(2)
+    line = (tmp_path / "served.py").read_text().splitlines().index('        raise ConnectionError("no database")') + 1
+    assert f"served.py:{line}: server 'shop' did not {step}: ConnectionError: no database".encode() in first
+    assert fix.startswith(b"  fix: ") and server.exit_code() == 1
+
+
 # -- before the event loop ---------------------------------------------------------------------------------
 
 # Tells, at each write to the peer, whether asyncio, or what pydantic's encoder needs, has been imported. It imports

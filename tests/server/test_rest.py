@@ -164,10 +164,17 @@ def test_a_refusal_has_the_form_that_the_document_gives_an_error():
         ("GET", "/openapi.json", {}, 401, "unauthenticated"),
         ("POST", "/tools/greet", less, 403, "permission_denied"),
         ("PUT", "/tools/greet", full, 405, "method_not_allowed"),
+        ("POST", "/tools/greet", {**full, "origin": "https://evil.example"}, 403, "permission_denied"),
+        ("POST", "/tools/greet", {**full, "host": "evil.example"}, 421, "refused"),
+        ("GET", "/openapi.json", {**full, "accept": "application/json", "host": "evil.example"}, 421, "refused"),
+        ("POST", "/tools/%67reet", full, 400, "invalid_arguments"),
     ]:
         answer = client.request(method, path, headers=headers)
         assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
         assert find_instance_errors(answer.json(), schema, 1) == []
+    for path in document["paths"].values():
+        told = path["post"]["responses"]["401"]["content"]["application/json"]
+        assert told == {"schema": {"$ref": "#/components/schemas/Error"}}
 
 
 def test_guards_and_confirmation_stand_before_a_call():

@@ -216,7 +216,7 @@ def _is_verbose(argv: list[str]) -> bool:
 
 def _show_traceback(error: BaseException) -> None:
     """Print where an author's code went wrong. An error of the command line alone has no such place."""
-    from defserve.tooling.loading import find_author_line
+    from defserve.client.targets import find_author_line
 
     if find_author_line(error):
         from traceback import print_exception
@@ -226,7 +226,7 @@ def _show_traceback(error: BaseException) -> None:
 
 def _about_a_file(error: OSError) -> int:
     """Tell of a file that no command has thought of. An author's code keeps its traceback."""
-    from defserve.tooling.loading import find_author_line
+    from defserve.client.targets import find_author_line
 
     if find_author_line(error):
         raise error

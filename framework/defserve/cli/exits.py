@@ -32,7 +32,7 @@ def format_located_error(error: DefserveError) -> str:
     """An error with the author's line, if it names none itself. An error of the command line alone has no such line."""
     if not isinstance(error, UsageError) or error.where:
         return str(error)
-    from defserve.tooling.loading import find_author_line
+    from defserve.client.targets import find_author_line
 
     where = find_author_line(error)
     return f"{where}: {error}" if where else str(error)

@@ -40,7 +40,7 @@ from defserve.client.link import ClientLink, has_stored_sign_in
 from defserve.client.links.stdio import ProcessLink
 from defserve.client.mgp.server_claims import parse_tool_security
 from defserve.client.replies import object_or_empty
-from defserve.client.targets import connect_url
+from defserve.client.targets import PACKAGE_FOLDER, PYTHON_FOLDERS, connect_url, is_outside_folders
 from defserve.core.composition import Composition
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, UsageError
@@ -55,7 +55,6 @@ from defserve.tooling.listing import (
     make_initialize_result,
     server_listing,
 )
-from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS, is_outside_folders
 
 CONNECTION_OPTIONS: Final = (
     CommandArgument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET"),

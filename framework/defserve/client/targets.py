@@ -10,8 +10,10 @@ import importlib.util
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
+from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP: Final = "defserve.servers"
 USUAL_NAMES: Final = ("server", "mcp", "app")
 USUAL_FILES: Final = ("server.py", "main.py", "app.py")
-PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def load_server(target: str) -> Any:
@@ -212,7 +213,7 @@ def _to_usage_error(doing: str, error: Exception) -> UsageError:
     while frame is not None:
         is_environment = frame.tb_frame.f_locals.get("self") is os.environ
         name = frame.tb_frame.f_code.co_filename
-        where = where if name.startswith(("<frozen", PACKAGE)) else f"{name}:{frame.tb_lineno}"
+        where = where if name.startswith(("<frozen", PACKAGE_FOLDER + os.sep)) else f"{name}:{frame.tb_lineno}"
         frame = frame.tb_next
     text, fix = str(error), ""
     if isinstance(error, SyntaxError) and error.filename:
@@ -377,3 +378,30 @@ class RemoteServer:
         link = await connect_url(self.url, headers=self._headers, token=self._token, auth=self._auth)
         async with Client(link, version=version, **options) as client:
             yield client
+
+
+# -- Whose code a frame runs: the author's, or that of Python, a package or defserve.
+
+
+PACKAGE_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PYTHON_FOLDERS: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+PACKAGES: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+"""Folders of packages, wherever they are: `pip install --user` has its own."""
+
+
+def is_outside_folders(path: str, folders: tuple[str, ...]) -> bool:
+    """Whether a file is in none of the folders. Code without a file is in all of them."""
+    return not path.startswith(("<", *(folder + os.sep for folder in folders)))
+
+
+def is_author_file(path: str) -> bool:
+    return is_outside_folders(path, (PACKAGE_FOLDER, *PYTHON_FOLDERS)) and not any(
+        folder in path for folder in PACKAGES
+    )
+
+
+def find_author_line(error: BaseException) -> str:
+    """`file:line` of the author's innermost frame; empty if no code of an author ran."""
+    found = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [f"{path}:{line}" for path, line in found if is_author_file(path)]
+    return own[-1].removeprefix(os.getcwd() + os.sep) if own else ""

@@ -196,7 +196,7 @@ def _any_tool(others: Mapping[str, Any], authorized: bool) -> dict[str, Any]:
 
 
 def _responses(given: str, authorized: bool) -> dict[str, Any]:
-    content = {"application/json": {"schema": _reference(given)}}
+    content, failed = ({"application/json": {"schema": _reference(name)}} for name in (given, "Error"))
     responses: dict[str, Any] = {
         "200": {"description": "What the tool gave back.", "content": content},
         "400": {"$ref": "#/components/responses/ValidationError"},
@@ -204,7 +204,7 @@ def _responses(given: str, authorized: bool) -> dict[str, Any]:
         "default": {"$ref": "#/components/responses/Failure"},
     }
     if authorized:
-        responses["401"] = {"description": "A bearer token is needed."}
+        responses["401"] = {"description": "A bearer token is needed.", "content": failed}
     return responses
 
 

@@ -57,6 +57,9 @@ class Server(Declarations):
     """A named set of tools, resources and prompts. Declare with the decorators, then `run`, `main` or `connect`.
 
     Tools, resources and prompts may change while it serves. Extensions, `around` and the lifespan may not.
+
+    `namespace` says which server this is to all that it stores, seals or shares. Without it, and without a resource URL
+    of its `auth`, its name does: then two servers of one name and one `secret` open what the other has sealed.
     """
 
     def __init__(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from defserve.core.extension import Extension
-from defserve.errors import UsageError
+from defserve.errors import DefserveError, UsageError
 from defserve.server.decorators import find_author_location
 
 if TYPE_CHECKING:
@@ -30,9 +30,11 @@ def serve_address(server: Server, on: str, token: str | None, token_file: str | 
         from defserve.serve.outbound import serve_outbound
 
         own_token, carrier = read_token(token, token_file), server.mcpx.new_carrier()
-        return serve_outbound(
-            make_topic_runner(server.composition, server.mcp, server.auth, carrier, on, own_token, is_announced=True)
+        runner = make_topic_runner(
+            server.composition, server.mcp, server.auth, carrier, on, own_token, is_announced=True
         )
+        with explain_failed_lifespan(server):
+            return serve_outbound(runner)
     if token is not None or token_file is not None:
         raise UsageError(f"a token is of no use on {on!r}", fix="to check the tokens of callers: Server(auth=…)")
     if on == "stdio" or on.startswith("stdio:"):
@@ -73,7 +75,35 @@ def _on_stdio(server: Server, on: str) -> int:
             "Clients start it by themselves. To try it by hand: defserve list FILE, defserve call FILE TOOL",
             file=sys.stderr,
         )
-    return StdioService(server.composition).run()
+    service = StdioService(server.composition)
+    with explain_failed_lifespan(server):
+        return service.run()
+
+
+@contextmanager
+def explain_failed_lifespan(server: Server) -> Generator[None]:
+    """Raises UsageError with the author's line for what a lifespan raised. Errors of our own code pass."""
+    try:
+        yield
+    except DefserveError:
+        raise
+    except Exception as error:
+        from defserve.base.redaction import redact_text
+        from defserve.client.targets import find_author_line
+
+        cause: Exception = error
+        while isinstance(cause, ExceptionGroup):
+            cause = cast("ExceptionGroup[Exception]", cause).exceptions[0]
+        if not (where := find_author_line(cause) or find_author_line(error)):
+            raise
+        what = "start" if server.composition.service.phase == "failed" else "stop as it should"
+        told = redact_text(f"{type(cause).__name__}: {cause}").removesuffix(": ")
+        notes = [f"\n  {redact_text(note)}" for note in getattr(error, "__notes__", ())]
+        raise UsageError(
+            f"server {server.name!r} did not {what}: {told}{''.join(notes)}",
+            where=where,
+            fix="correct the code there, or what it needs: a setting, a file, another service",
+        ) from error
 
 
 @asynccontextmanager

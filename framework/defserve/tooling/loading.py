@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
-from traceback import print_exception, walk_tb
+from traceback import print_exception
 from typing import Any, Final
 
-from defserve.client.targets import load_server, split_target
+from defserve.client.targets import PACKAGE_FOLDER, find_author_line, load_server, split_target
 from defserve.errors import UsageError
 
 SERVES: Final = ("run", "main")
@@ -97,30 +96,3 @@ def _as_module(path: str) -> str:
         parts.insert(0, package)
     place = "" if folder == os.getcwd() else f"in {folder}, "
     return f"{place}name the module instead of the file: defserve list {'.'.join(parts)}"
-
-
-# -- Whose code a frame runs: the author's, or that of Python, a package or defserve.
-
-
-PACKAGE_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PYTHON_FOLDERS: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-PACKAGES: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-"""Folders of packages, wherever they are: `pip install --user` has its own."""
-
-
-def is_outside_folders(path: str, folders: tuple[str, ...]) -> bool:
-    """Whether a file is in none of the folders. Code without a file is in all of them."""
-    return not path.startswith(("<", *(folder + os.sep for folder in folders)))
-
-
-def is_author_file(path: str) -> bool:
-    return is_outside_folders(path, (PACKAGE_FOLDER, *PYTHON_FOLDERS)) and not any(
-        folder in path for folder in PACKAGES
-    )
-
-
-def find_author_line(error: BaseException) -> str:
-    """`file:line` of the author's innermost frame; empty if no code of an author ran."""
-    found = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [f"{path}:{line}" for path, line in found if is_author_file(path)]
-    return own[-1].removeprefix(os.getcwd() + os.sep) if own else ""

@@ -77,6 +77,17 @@ async def test_clients_find_everything_from_the_first_refusal() -> None:
         assert (await visit.http.get("/jwks")).json() == {"keys": []}
 
 
+async def test_head_has_the_headers_of_get_where_metadata_and_keys_are_and_begins_no_sign_in() -> None:
+    well_known = (f"/.well-known/{name}" for name in ("oauth-authorization-server", "openid-configuration"))
+    async with visiting(scopes=["notes:read"]) as visit:
+        for path in ("/.well-known/oauth-protected-resource/mcp", *well_known, "/jwks"):
+            got, head = await visit.http.get(path), await visit.http.head(path)
+            assert (head.status_code, head.headers) == (200, got.headers), path
+        refused = await visit.http.put("/jwks")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+        assert (await visit.http.head("/authorize")).status_code == 405
+
+
 async def test_a_tool_that_needs_more_is_reached_by_signing_in_again() -> None:
     async with visiting(scopes=["notes:read"], optional_scopes=["notes:write"], scopes_for=everything) as visit:
         tokens = await visit.tokens()

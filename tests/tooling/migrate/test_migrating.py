@@ -243,6 +243,28 @@ def test_an_import_that_is_still_used_stays_and_is_reported(written: str, wanted
     assert "has no counterpart" in notes[0].text or "is not rewritten" in notes[0].text
 
 
+@for_each_row(
+    "written wanted",
+    [
+        ("import asyncio\nimport os\n{}asyncio.run(mcp.run_async())\n", "import os\n"),
+        ("import os\n\nfrom typing import Optional, Any\n{}def f(c: Optional[Context]): ...\n", "typing import Any\n"),
+        ("# why\nimport anyio\n{}anyio.run(mcp.run_async)\n", "# why\n"),
+        ("import asyncio\n{}asyncio.run(mcp.run_async())\nasyncio.sleep\n", "import asyncio\n"),
+        ("import asyncio\n{}asyncio.run(mcp.run_async())\n__all__ = ['asyncio']\n", "import asyncio\n"),
+        ("import asyncio  # for x\n{}asyncio.run(mcp.run_async())\n", "import asyncio  # for x\n"),
+        ("import asyncio\n{}", "import asyncio\n"),
+    ],
+)
+def test_an_import_that_the_migration_has_made_unused_goes_and_others_stay(written: str, wanted: str) -> None:
+    before = migrate(written.format(HEAD)).text.partition("from defserve")[0]
+    assert before.endswith(wanted) and before.count("asyncio") == wanted.count("asyncio"), before
+
+
+def test_an_import_in_a_function_that_is_made_unused_goes_too() -> None:
+    written = f"{HEAD}def main():\n    import asyncio\n\n    asyncio.run(mcp.run_async())\n"
+    assert "asyncio" not in migrate(written).text
+
+
 def test_each_line_that_still_uses_an_import_is_reported() -> None:
     text = "from fastmcp import FastMCP\nimport mcp.types as types\n\nmcp = FastMCP('m')\na = types.Root\n"
     assert [note.line for note in migrate(f"{text}\n\ndef f():\n    return types.ImageContent()\n").notes] == [5, 9]
@@ -374,6 +396,22 @@ def test_subclasses_of_servers_are_servers_in_every_file() -> None:
     assert texts["plain"].endswith("class Plain(Server): pass\nmcp = Plain('x')\n")
 
 
+def test_self_is_the_server_in_its_own_class_and_not_in_a_class_inside_it() -> None:
+    run = "self.run(transport='stdio')\n"
+    written = (
+        "from fastmcp import FastMCP\n"
+        "class Shop(FastMCP):\n"
+        f"    def before(self): {run}"
+        "    class Job:\n"
+        f"        def start(self): {run}"
+        "    class Other(FastMCP):\n"
+        f"        def start(self): {run}"
+        f"    def after(self): {run}"
+    )
+    ran = [line.partition(": ")[2] for line in migrate(written).text.splitlines() if "run" in line]
+    assert ran == ["self.run()", run.strip(), "self.run()", "self.run()"]
+
+
 def test_only_what_a_file_imports_is_a_server_of_another_file() -> None:
     shop = "from fastmcp import FastMCP\nclass Shop(FastMCP): pass\n"
     app = (
@@ -434,6 +472,12 @@ def test_icons_and_annotations_of_the_sdk_become_ours() -> None:
             "to_data_uri is not rewritten: write f",
         ),
         ("class Shop(FastMCP):\n    def tool(self): ...", 3, "Shop is a server: check what it overrides"),
+        (
+            "from mcp.types import ToolAnnotations\nann = ToolAnnotations(readOnlyHint=True)\nprint(ann.readOnlyHint)",
+            5,
+            'readOnlyHint is not rewritten: the annotations of a tool are a dict, write .get("readOnlyHint")',
+        ),
+        ("if tool.annotations.destructive_hint: ...", 3, 'write .get("destructiveHint")'),
         ("asyncio.run(made().run_async())", 3, "made.run_async is left as it is: write run()"),
     ],
 )

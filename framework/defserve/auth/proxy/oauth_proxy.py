@@ -337,9 +337,11 @@ class OAuthProxySite:
         shared = _ANY_ORIGIN if endpoint.for_any_origin else ()
         if request.method == "OPTIONS" and endpoint.for_any_origin:
             return SiteResponse(204, b"", shared)
-        if request.method != endpoint.method:
-            words = f"Method not allowed: this path takes {endpoint.method}".encode()
-            return SiteResponse(405, words, [("allow", endpoint.method), ("content-type", "text/plain"), *shared])
+        # What a page of any site may get has no effect, so HEAD does what GET does; the server leaves the body out.
+        allowed = "GET, HEAD" if endpoint.for_any_origin and endpoint.method == "GET" else endpoint.method
+        if request.method not in allowed.split(", "):
+            words = f"Method not allowed: this path takes {allowed}".encode()
+            return SiteResponse(405, words, [("allow", allowed), ("content-type", "text/plain"), *shared])
         try:
             answer = await endpoint.handler(request)
         except SignInRefused as refusal:

@@ -6,10 +6,12 @@ import asyncio
 import json
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from defserve.base.redaction import redact_text
 from defserve.cli.exits import print_error
 from defserve.cli.parser import (
     JSON_LINES_FLAG,
@@ -48,6 +50,7 @@ UNKNOWN: Final = 2
 VERIFY_EXAMPLES: Final = """  defserve audit verify audit.log
   defserve audit verify audit.log --key-file /etc/shop/audit.key --json
   defserve audit verify audit.log --head /mnt/witness/audit.log.head
+  defserve audit verify sqlite:///shop.db#name=shop
   defserve audit verify audit.log --anchor redis://witness.example --anchor /mnt/witness/audit.head
 """
 SHOW_EXAMPLES: Final = """  defserve audit show audit.log --last 20
@@ -72,6 +75,7 @@ KEY_HELP: Final = (
     f"the key the log was written with (default: ${AUDIT_KEY_VARIABLE}, then ~/.config/defserve/audit.key)"
 )
 
+LOG_HELP: Final = "the audit log: a file, or the address of a store (sqlite:///audit.db#NAME), as audit= has it"
 ANCHOR_HELP: Final = "where the log's heads are kept elsewhere: a file, or the address of a store; repeatable"
 
 
@@ -87,22 +91,37 @@ def verify_log(argv: list[str]) -> int:
     try:
         options = CommandParser("defserve audit verify", VERIFY_ABOUT, VERIFY_EXAMPLES).parse_options(
             argv,
-            CommandArgument("file", metavar="FILE", help="the audit log"),
+            CommandArgument("file", metavar="LOG", help=LOG_HELP),
             CommandArgument("--key-file", metavar="FILE", help=KEY_HELP),
-            CommandArgument("--head", metavar="FILE", help="a signed head from another place (default: FILE.head)"),
+            CommandArgument("--head", metavar="FILE", help="a signed head from another place (default: LOG.head)"),
             CommandArgument("--anchor", metavar="ANCHOR", action="append", default=[], help=ANCHOR_HELP),
             RESULT_JSON_FLAG,
         )
-        if not options.anchor:
-            _open_log(options.file).close()
-        key = load_audit_key(options.key_file)
-        report = verify_audit_log(options.file, key, head=options.head, anchors=tuple(options.anchor))
+        report = _check_log(options)
     except SystemExit as stop:
         return UNKNOWN if stop.code else INTACT
     except UsageError as error:
         return print_error(str(error), UNKNOWN)
-    show_stdout(*([JsonBlock({"file": options.file, **report._asdict()})] if options.json else page(report)))
+    show_stdout(
+        *([JsonBlock({"file": redact_text(options.file), **report._asdict()})] if options.json else page(report))
+    )
     return INTACT if report.ok else BROKEN
+
+
+def _check_log(options: Namespace) -> AuditReport:
+    """Raises UsageError if the log cannot be checked."""
+    if _is_in_store(options.file):
+        from defserve.stores.audit.stored_log import verify_stored_log
+
+        if options.head or options.anchor:
+            raise UsageError(
+                "--head and --anchor are for logs in files: one in a store has its head there", fix="leave them out"
+            )
+        return asyncio.run(verify_stored_log(options.file, load_audit_key(options.key_file)))
+    if not options.anchor:
+        _open_log(options.file).close()
+    key = load_audit_key(options.key_file)
+    return verify_audit_log(options.file, key, head=options.head, anchors=tuple(options.anchor))
 
 
 def page(report: AuditReport) -> Iterator[StyledLine]:
@@ -128,22 +147,27 @@ def show_log(argv: list[str]) -> int:
     """`defserve audit show`."""
     options = CommandParser("defserve audit show", SHOW_ABOUT, SHOW_EXAMPLES).parse_options(
         argv,
-        CommandArgument("file", metavar="FILE", help="the audit log"),
+        CommandArgument("file", metavar="LOG", help=LOG_HELP),
         CommandArgument("--type", metavar="TYPE", action="append", help="only events of this type; repeatable"),
         CommandArgument("--trace", metavar="ID", help="only events of this trace"),
         CommandArgument("--last", metavar="N", type=parse_positive_int, help="only the newest N of them"),
         JSON_LINES_FLAG,
     )
-    with _open_log(options.file) as file:
-        bad: list[int] = []
-        records = deque((record for record in _records(file, bad) if _is_wanted(record, options)), options.last)
+    bad: list[int] = []
+    records = deque[dict[str, Any]](maxlen=options.last)
+    if _is_in_store(options.file):
+        asyncio.run(_add_stored_records(records, bad, options))
+    else:
+        with _open_log(options.file) as file:
+            _add_records(records, iter_numbered_lines(file), bad, options)
     if options.json:
         show_stdout(*(JsonBlock(record, compact=True) for record in records))
     else:
         head = ("seq", "time", "type", "result", "actor", "target", "trace")
         show_stdout(Table(head, map(_row, records), fit=("actor", "target", "trace")))
     if bad:
-        show_stderr(*format_problem("note", f"line {bad[0]} is not a record; run defserve audit verify {options.file}"))
+        log = redact_text(options.file)
+        show_stderr(*format_problem("note", f"line {bad[0]} is not a record; run defserve audit verify {log}"))
     return INTACT
 
 
@@ -244,15 +268,25 @@ def _words(value: Any, *names: str) -> str:
     return "" if value is None else str(value)
 
 
-def _records(file: BinaryIO, bad: list[int]) -> Iterator[dict[str, Any]]:
-    """The record of each line, without `prev` and `mac`. Numbers of lines without a record are added to `bad`."""
-    for number, line in iter_numbered_lines(file):
+def _add_records(
+    records: deque[dict[str, Any]], lines: Iterable[tuple[int, bytes]], bad: list[int], options: Namespace
+) -> None:
+    """Add the records that are wanted, without `prev` and `mac`. Numbers of lines without a record go to `bad`."""
+    for number, line in lines:
         whole = parse_log_line(line) or {}
         kind = "event" if "event" in whole else "log"
-        if is_object(whole.get(kind)):
-            yield {"seq": whole.get("seq"), kind: whole[kind]}
-        else:
+        if not is_object(whole.get(kind)):
             bad.append(number)
+        elif _is_wanted(record := {"seq": whole.get("seq"), kind: whole[kind]}, options):
+            records.append(record)
+
+
+async def _add_stored_records(records: deque[dict[str, Any]], bad: list[int], options: Namespace) -> None:
+    from defserve.stores.audit.stored_log import iter_stored_lines
+
+    async with aclosing(iter_stored_lines(options.file)) as lines:
+        async for line in lines:
+            _add_records(records, (line,), bad, options)
 
 
 def _is_wanted(record: dict[str, Any], options: Namespace) -> bool:
@@ -263,6 +297,16 @@ def _is_wanted(record: dict[str, Any], options: Namespace) -> bool:
 
 def _type(record: dict[str, Any]) -> str:
     return str(record["event"].get("event_type", "")) if "event" in record else str(record["log"].get("type", ""))
+
+
+def _is_in_store(log: str) -> bool:
+    """Whether this is an address and not a file. Raises UsageError for a store that is not there."""
+    if ":" not in log:
+        return False
+    from defserve.cli.commands.state import require_existing_store
+    from defserve.stores.audit.stored_log import is_audit_store_address
+
+    return is_audit_store_address(log) and bool(require_existing_store(log.partition("#")[0]))
 
 
 def _open_log(path: str) -> BinaryIO:

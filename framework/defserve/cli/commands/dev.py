@@ -217,9 +217,11 @@ def format_start_problem(problem: StartProblem, *, is_serving: bool) -> Iterator
     yield StyledLine((f"  {STILL_SERVING if is_serving else WAITING}", "good" if is_serving else "warning"))
 
 
-def format_exit(code: int, *, is_restarted: bool) -> StyledLine:
+def format_exit(code: int, *, restarts_in: float | None) -> StyledLine:
     how = f"signal {-code}" if code < 0 else f"code {code}"
-    then = "it is started again" if is_restarted else WAITING
+    then = "it is started again" if restarts_in is not None else WAITING
+    if restarts_in:
+        then += f" in {restarts_in:g} s, or at a change"
     return StyledLine((f"the server ended by itself with {how}", "error"), f"; {then}")
 
 
@@ -234,7 +236,7 @@ def report_build(build: ReloadStatus | None, problem: StartProblem | None, *, is
 
 
 def make_exit_problem(code: int) -> StartProblem:
-    return StartProblem("", str(format_exit(code, is_restarted=False)).partition(";")[0], [])
+    return StartProblem("", str(format_exit(code, restarts_in=None)).partition(";")[0], [])
 
 
 class PlainConsole:
@@ -266,9 +268,9 @@ class PlainConsole:
         then = STILL_SERVING if is_serving else WAITING
         self._print(f"{where}{problem.text.partition(chr(10))[0]}; {then}")
 
-    def show_exit(self, code: int, *, is_restarted: bool) -> None:
+    def show_exit(self, code: int, *, restarts_in: float | None) -> None:
         report_build(self._build, make_exit_problem(code), is_serving=False)
-        self._print(format_exit(code, is_restarted=is_restarted))
+        self._print(format_exit(code, restarts_in=restarts_in))
 
     def _print(self, text: str) -> None:
         print(StyledLine(f"defserve dev: {text}"), file=sys.stderr, flush=True)
@@ -331,9 +333,9 @@ class DevScreen:
         self._tell_inspector(problem, is_serving)
         self._show_event(*format_start_problem(problem, is_serving=is_serving))
 
-    def show_exit(self, code: int, *, is_restarted: bool) -> None:
+    def show_exit(self, code: int, *, restarts_in: float | None) -> None:
         self._tell_inspector(make_exit_problem(code), False)
-        self._show_event(format_exit(code, is_restarted=is_restarted))
+        self._show_event(format_exit(code, restarts_in=restarts_in))
 
     def _tell_inspector(self, problem: StartProblem | None, is_serving: bool) -> None:
         """Now, or as soon as it is open."""

@@ -266,6 +266,8 @@ class HttpApp:
             refusal = ENCODED_PATH_REFUSAL
         if refusal is None:
             return True
+        if self.rest is not None:
+            self.rest.use_own_form(exchange, self._path(scope))
         await exchange.refuse(refusal.status, refusal.text)
         return False
 
@@ -344,12 +346,9 @@ class HttpApp:
 
     async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
         """Probes, public documents, and the metadata that tells clients where to get tokens."""
-        probe = self._probes.get(self._path(scope))
-        if probe is not None and scope["method"] == "GET":
-            await self._report(probe, exchange, scope)
-            return
+        probe, is_get = self._probes.get(self._path(scope)), scope["method"] == "GET"
         if probe is not None:
-            await _refuse_method(exchange, ("GET",))
+            await (self._report(probe, exchange, scope) if is_get else _refuse_method(exchange, ("GET",)))
             return
         document = self._find_document(scope)
         if document is not None and await self.documents.send_document(
@@ -361,7 +360,8 @@ class HttpApp:
             return
         resource = self.auth.resource if self.auth is not None else None
         verb, path = scope["method"], scope["path"]
-        if resource is not None and verb == "GET" and (path in resource.paths or self._path(scope) in resource.paths):
+        paths = resource.paths if resource is not None and verb in ("GET", "HEAD") else ()
+        if resource is not None and (path in paths or self._path(scope) in paths):
             await exchange.respond(200, encode(resource.document()), [(b"access-control-allow-origin", b"*")])
         elif self.auth is not None and resource is None and (verb, path.rpartition("/")[2]) == REGISTRATION:
             # Where no authorization server is named, clients of 2025-03-26 and later take this one for it, and show

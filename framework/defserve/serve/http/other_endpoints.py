@@ -366,14 +366,19 @@ class RestMount:
 
     def route(self, exchange: Exchange, path: str, root: str) -> Methods | None:
         """The methods at a path below the app's root. None if the path does not belong to the mount."""
-        is_document = path == self.base + DOCUMENT
-        if not is_document and not (path + "/").startswith(f"{self.base}{TOOLS}/"):
+        if not self.use_own_form(exchange, path):
             return None
-        exchange.encode_refusal = _encode_refusal
-        if is_document:
+        if path == self.base + DOCUMENT:
             return {"GET": lambda exchange, scope: self.send_openapi_document(exchange, root + self.base)}
         name = path.removeprefix(f"{self.base}{TOOLS}").removeprefix("/")
         return {"POST": lambda exchange, scope: self.call_tool(exchange, name)}
+
+    def use_own_form(self, exchange: Exchange, path: str) -> bool:
+        """Have refusals sent as the document says, if the path belongs to the mount. Whether it does."""
+        is_ours = path == self.base + DOCUMENT or (path + "/").startswith(f"{self.base}{TOOLS}/")
+        if is_ours:
+            exchange.encode_refusal = _encode_refusal
+        return is_ours
 
     async def send_openapi_document(self, exchange: Exchange, below: str) -> None:
         """The document of the tools that this caller sees."""

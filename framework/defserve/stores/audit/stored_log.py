@@ -11,8 +11,8 @@ import atexit
 import logging
 import os
 import random
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from threading import Lock, Thread
 from typing import Any, Final, NamedTuple, TypeVar
@@ -27,6 +27,7 @@ from defserve.stores.audit.chain import (
     encode_event,
     encode_log_remark,
     format_current_time,
+    parse_log_line,
 )
 from defserve.stores.audit.log_file import (
     MAX_PENDING_BYTES,
@@ -40,12 +41,13 @@ from defserve.stores.audit.log_file import (
     load_audit_key,
 )
 from defserve.stores.identity import SHARED_STORE_SCHEMES, open_store
-from defserve.stores.store import AUDIT_LOG_SPACES, StoreChange, StoreUnavailable
+from defserve.stores.store import AUDIT_LOG_SPACES, Space, Store, StoreChange, StoreUnavailable
 
 HEAD: Final = "head"
 NAME: Final = "audit"
 PAGE: Final = 256
 MAX_TRIES: Final = 100
+MAX_NAMES: Final = 10
 
 T = TypeVar("T")
 log = logging.getLogger("defserve")
@@ -180,7 +182,7 @@ class StoredAuditLog:
     def verify(self) -> AuditReport:
         """Check every record, and that the log has those that its head names."""
         self.settle()
-        return self._in_loop(self._verify_chain())
+        return self._in_loop(_verify_chain(self._store, self._space, self._keys))
 
     # -- in the loop -------------------------------------------------------------------------------------------
 
@@ -295,19 +297,7 @@ class StoredAuditLog:
         return building.build_page()
 
     async def _lines(self, first: int, last: int) -> list[tuple[int, bytes | None]]:
-        numbers = range(first, min(first + PAGE, last + 1))
-        found = await self._store.get(self._space, [_name(seq) for seq in numbers])
-        return [(seq, found.get(_name(seq))) for seq in numbers]
-
-    async def _verify_chain(self) -> AuditReport:
-        check = AuditChainCheck(self._keys, {})
-        try:
-            check.signed = head = self._head_of((await self._store.get(self._space, [HEAD])).get(HEAD))
-            for first in range(1, head.seq + 1, PAGE):
-                check.follow_lines(iter_present_lines(await self._lines(first, head.seq)))
-        except AuditLogBroken as bad:
-            return check.report(reason=str(bad))
-        return check.check_head()
+        return await _read_lines(self._store, self._space, first, last)
 
     def _head_of(self, raw: bytes | None) -> AuditHead:
         return AuditHead() if raw is None else self._keys.parse_head(raw)
@@ -357,3 +347,82 @@ class StoredAuditLog:
 
 def _name(seq: int) -> str:
     return f"{seq:018d}"
+
+
+async def _read_lines(store: Store, space: Space, first: int, last: int) -> list[tuple[int, bytes | None]]:
+    """Some records from the number `first` on, at most up to `last`. None stands for one that is missing."""
+    numbers = range(first, min(first + PAGE, last + 1))
+    found = await store.get(space, [_name(seq) for seq in numbers])
+    return [(seq, found.get(_name(seq))) for seq in numbers]
+
+
+async def _verify_chain(store: Store, space: Space, keys: AuditKeys) -> AuditReport:
+    check = AuditChainCheck(keys, {})
+    found = await store.get(space, [HEAD, _name(1)])
+    if HEAD not in found and found:
+        return check.check_head()
+    try:
+        check.signed = head = keys.parse_head(found[HEAD]) if found else AuditHead()
+        for first in range(1, head.seq + 1, PAGE):
+            check.follow_lines(iter_present_lines(await _read_lines(store, space, first, head.seq)))
+    except AuditLogBroken as bad:
+        return check.report(reason=str(bad))
+    return check.check_head()
+
+
+# -- Reading a log in a store without continuing it: nothing is written, and a log that is broken is read too.
+
+
+async def verify_stored_log(address: str, key: bytes | str) -> AuditReport:
+    """Check every record of a log in a store. Raises UsageError if there is no such log, or no store."""
+    keys = AuditKeys(key)
+    async with _open_existing_log(address) as (store, space):
+        return await _verify_chain(store, space, keys)
+
+
+async def iter_stored_lines(address: str) -> AsyncGenerator[tuple[int, bytes]]:
+    """The records of a log in a store with their numbers, unchecked. One that is missing is empty.
+
+    Raises UsageError if there is no such log, or no store.
+    """
+    async with _open_existing_log(address) as (store, space):
+        head = parse_log_line((await store.get(space, [HEAD])).get(HEAD, b"")) or {}
+        first, lines = 1, await _read_lines(store, space, 1, PAGE)
+        while present := [seq for seq, line in lines if line is not None]:
+            for seq, line in lines[: present[-1] - first + 1]:
+                yield seq, line or b""
+            first = present[-1] + 1
+            lines = await _read_lines(store, space, first, first + PAGE)
+        if isinstance(last := head.get("seq"), int) and last >= first:
+            yield first, b""
+
+
+@asynccontextmanager
+async def _open_existing_log(address: str) -> AsyncGenerator[tuple[Store, Space]]:
+    """The store at an address, and the log that `#NAME` names there; without that, the only one."""
+    where, _, name = address.partition("#")
+    store = open_store(where)
+    try:
+        await store.open()
+        names = sorted([space.removeprefix(AUDIT_LOG_SPACES) async for space in store.spaces(AUDIT_LOG_SPACES)])
+        if not names or (name and name not in names):
+            fix = f"put the name of one at the end: {_list_names(names)}" if names else "name the store that audit= has"
+            raise UsageError(f"this store has no audit log{f' {name!r}' if name else ''}", fix=fix)
+        if not name and len(names) > 1:
+            raise UsageError(
+                f"this store has {len(names)} audit logs", fix=f"put the name of one at the end: {_list_names(names)}"
+            )
+        yield store, AUDIT_LOG_SPACES.make_space(name or names[0])
+    except UsageError:
+        raise
+    except DefserveError as error:
+        raise UsageError(
+            f"the store of the audit log cannot be used: {error}", fix="start it, or correct its address"
+        ) from None
+    finally:
+        await store.close()
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(f"#{name}" for name in names[:MAX_NAMES]) + more

@@ -15,7 +15,13 @@ from types import CodeType
 from typing import Any, Final, cast
 
 from defserve.base.search_path import add_author_import_folder
-from defserve.client.targets import is_file_target
+from defserve.client.targets import (
+    PACKAGE_FOLDER,
+    PYTHON_FOLDERS,
+    is_author_file,
+    is_file_target,
+    is_outside_folders,
+)
 from defserve.core.call import Call
 from defserve.core.messages import encode
 from defserve.errors import UsageError
@@ -24,14 +30,7 @@ from defserve.server.server import Server
 from defserve.tooling.devserver.handover import DevChildReport, ServePlan, ServerSummary, StartProblem
 from defserve.tooling.lint.definitions import estimate_definition_tokens
 from defserve.tooling.listing import server_listing
-from defserve.tooling.loading import (
-    PACKAGE_FOLDER,
-    PYTHON_FOLDERS,
-    is_author_file,
-    is_outside_folders,
-    load_without_serving,
-    print_load_error,
-)
+from defserve.tooling.loading import load_without_serving, print_load_error
 
 
 def main(argument: str) -> int:

@@ -18,10 +18,16 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any, Protocol, TypeAlias
 
+from defserve.base.backoff import compute_backoff
 from defserve.tooling.devserver.handover import DevChildReport, ServePlan, ServerSummary, StartProblem
 
 # A child that crashes sooner would crash again.
 PROVEN_SECONDS = 1.0
+
+# Crashes are in a row if none of the children served for longer. The first is started again at once.
+STEADY_SECONDS = 30.0
+FIRST_PAUSE = 1.0
+MAX_PAUSE_SECONDS = 30.0
 
 
 class ClientFront(Protocol):
@@ -62,8 +68,8 @@ class DevConsole(Protocol):
         """A server does not start. `is_serving`: the old one still does."""
         ...
 
-    def show_exit(self, code: int, *, is_restarted: bool) -> None:
-        """The server has ended by itself. If it is not started again at once, it waits for a change."""
+    def show_exit(self, code: int, *, restarts_in: float | None) -> None:
+        """The server has ended by itself. It is started again in so many seconds; None: only after a change."""
         ...
 
 
@@ -79,6 +85,8 @@ class ReloadSupervisor:
         self._changed: list[str] = []
         self._noticed = monotonic()
         self._has_served = False
+        self._crashes = 0
+        """Crashes in a row, since a file changed."""
         self._served: ServerSummary | None = None
         self.current: ServerProcess | None = None
 
@@ -90,13 +98,13 @@ class ReloadSupervisor:
             if await self._replace(before):
                 continue  # a file changed while the child started
             if self.current is not None and (code := await self._wait_for_change(before)) is not None:
-                is_restarted = monotonic() - began > PROVEN_SECONDS
-                self._console.show_exit(code, is_restarted=is_restarted)
+                pause = self._compute_pause(monotonic() - began)
+                self._console.show_exit(code, restarts_in=pause)
                 self._changed, self._noticed = [], monotonic()
-                if is_restarted:
-                    continue
-            if self.current is None:
-                self._note_changes(*await first(self._files.wait_for_change(before), self._wait_for_wish()))
+                if pause != 0:
+                    await self._wait_while_down(before, pause)
+            elif self.current is None:
+                await self._wait_while_down(before, None)
 
     async def _replace(self, before: Snapshot) -> bool:
         """Try a new child. True if files changed before it was ready."""
@@ -140,20 +148,38 @@ class ReloadSupervisor:
     async def _wait_for_change(self, before: Snapshot) -> int | None:
         """Wait for a reason to start another child. The exit code of this child, if that has ended."""
         assert self.current is not None
-        news, wish, gone = await first(
+        news, _, gone = await first(
             self._files.wait_for_change(before), self._wait_for_wish(), self.current.wait_for_exit()
         )
         if gone is not None:
             lost, self.current = self.current, None
             self._front.on_child_exit(lost)
             return gone.result()
-        self._note_changes(news, wish)
+        self._note_changes(news)
+        self._crashes = 0
         return None
+
+    def _compute_pause(self, lasted: float) -> float | None:
+        """The seconds until a child that crashed after so many is started again. None: it would crash at once."""
+        if lasted <= PROVEN_SECONDS:
+            return None
+        if lasted > STEADY_SECONDS:
+            self._crashes = 0
+        self._crashes += 1
+        return compute_backoff(self._crashes - 2, FIRST_PAUSE, MAX_PAUSE_SECONDS) if self._crashes > 1 else 0
+
+    async def _wait_while_down(self, before: Snapshot, pause: float | None) -> None:
+        """Nothing serves: wait for a change, a wish, or the end of a pause."""
+        again = [asyncio.sleep(pause)] if pause is not None else []
+        news, wish, *_ = await first(self._files.wait_for_change(before), self._wait_for_wish(), *again)
+        self._note_changes(news)
+        if news is not None or wish is not None:
+            self._crashes = 0
 
     async def _wait_for_wish(self) -> None:
         await self._console.wants_restart.wait()
 
-    def _note_changes(self, news: asyncio.Task[Any] | None, _: object = None) -> None:
+    def _note_changes(self, news: asyncio.Task[Any] | None) -> None:
         """Remember which files changed, and since when somebody waits for a new server."""
         if not self._changed:
             self._noticed = monotonic()

@@ -108,6 +108,10 @@ def _set_to_list(value: cst.BaseExpression) -> cst.BaseExpression:
 SCALARS = frozenset({"int", "float", "bool"})
 
 
+def is_list_of_texts(returns: cst.Annotation | None) -> bool:
+    return returns is not None and cst.Module([]).code_for_node(returns.annotation) in ("list[str]", "List[str]")
+
+
 def is_scalar_annotation(annotation: cst.BaseExpression) -> bool:
     """Whether it is a number or a truth value, or None beside one: theirs are structured content, ours are text."""
     if isinstance(annotation, cst.BinaryOperation):

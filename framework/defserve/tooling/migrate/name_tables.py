@@ -169,6 +169,15 @@ UNSUPPORTED_MEDIA_MEMBERS: Final[Mapping[str, str]] = {
 }
 """Methods of their Image, Audio and File."""
 
+_HINTS_BY_NAME: Final = {
+    "read_only_hint": "readOnlyHint",
+    "destructive_hint": "destructiveHint",
+    "idempotent_hint": "idempotentHint",
+    "open_world_hint": "openWorldHint",
+}
+TOOL_HINTS: Final[Mapping[str, str]] = {**_HINTS_BY_NAME, **{hint: hint for hint in _HINTS_BY_NAME.values()}}
+"""Attributes of their ToolAnnotations, as both versions of the SDK write them."""
+
 IMPLIED_TRANSPORTS: Final[Mapping[str, str]] = {
     "run": "stdio",
     "run_async": "stdio",

@@ -195,6 +195,13 @@ def is_context_annotation(annotation: cst.BaseExpression, facts: ProgramFacts) -
     return False
 
 
+def is_rewritten_context(annotation: cst.BaseExpression) -> bool:
+    """`Context | None` after its name was rewritten."""
+    return isinstance(annotation, cst.BinaryOperation | cst.Subscript) and any(
+        isinstance(node, cst.Name) and node.value == "Context" for node in annotation.children
+    )
+
+
 # -- The names that a program uses, outside of its imports.
 
 

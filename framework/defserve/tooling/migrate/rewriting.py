@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from defserve.tooling.migrate.calls import (
     add_structured_option,
     find_keyword_value,
     format_node,
+    is_list_of_texts,
     is_scalar_annotation,
     make_keyword,
     rename_icon_options,
@@ -42,6 +45,7 @@ from defserve.tooling.migrate.name_tables import (
     RENAMED_CONTEXT_MEMBERS,
     RENAMED_RUN_METHODS,
     STANDARD_LIBRARY_NAMES,
+    TOOL_HINTS,
     UNSUPPORTED_CONTEXT_MEMBERS,
     UNSUPPORTED_MEDIA_MEMBERS,
     UNSUPPORTED_SERVER_MEMBERS,
@@ -55,6 +59,7 @@ from defserve.tooling.migrate.program import (
     find_name_uses,
     is_context_annotation,
     is_foreign_module,
+    is_rewritten_context,
     parse_quoted_annotation,
 )
 
@@ -114,18 +119,23 @@ class ProgramRewriter(cst.CSTTransformer):
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self._bound[node.name.value] = self._line(node)
         self._classes.append(node)
-        if node.name.value in self._facts.server_classes:
-            self._facts.servers.add("self")
-            if matchers.findall(node.body, matchers.FunctionDef()):
-                self._add_note(
-                    node,
-                    f"{node.name.value} is a server: check what it overrides, and what it uses of self and super()",
-                )
+        self._name_self()
+        if node.name.value in self._facts.server_classes and matchers.findall(node.body, matchers.FunctionDef()):
+            self._add_note(
+                node, f"{node.name.value} is a server: check what it overrides, and what it uses of self and super()"
+            )
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        if self._classes.pop().name.value in self._facts.server_classes:
-            self._facts.servers.discard("self")
+        self._classes.pop()
+        self._name_self()
         return updated_node
+
+    def _name_self(self) -> None:
+        """`self` is a server in a subclass of one, and not in a class inside that."""
+        if self._classes and self._classes[-1].name.value in self._facts.server_classes:
+            self._facts.servers.add("self")
+        else:
+            self._facts.servers.discard("self")
 
     def _is_constructor_of_subclass(self, call: cst.Call) -> bool:
         """Whether their `__init__` is called: by `super()` in a subclass of their server, or to make one."""
@@ -192,6 +202,10 @@ class ProgramRewriter(cst.CSTTransformer):
         name = original_node.attr.value
         if name in UNSUPPORTED_MEDIA_MEMBERS and {"Image", "Audio", "File"} & set(self._facts.names.values()):
             self._add_note(original_node, f"{name} is not rewritten: {UNSUPPORTED_MEDIA_MEMBERS[name]}")
+        if (hint := TOOL_HINTS.get(name)) is not None:
+            self._add_note(
+                original_node, f'{name} is not rewritten: the annotations of a tool are a dict, write .get("{hint}")'
+            )
         if not is_server and last in RENAMED_RUN_METHODS:
             self._add_note(
                 original_node, f"{full} is left as it is: write {RENAMED_RUN_METHODS[last]} if it is a server"
@@ -397,7 +411,7 @@ class ProgramRewriter(cst.CSTTransformer):
         if (replaced := self._low_level.function(original_node, updated_node)) is not None:
             return replaced
         kind = self._get_item_kind(original_node)
-        if kind == "resource" and _is_list_of_texts(original_node.returns):
+        if kind == "resource" and is_list_of_texts(original_node.returns):
             self._add_note(
                 original_node,
                 "here each text of the list is sent by itself: return json.dumps(…) to send the list as JSON",
@@ -432,7 +446,7 @@ class ProgramRewriter(cst.CSTTransformer):
             is_text = kind != "tool" and parameter.default is None
             name = "str" if is_text else self._imports.add_standard_name("typing", "Any")
             return parameter.with_changes(annotation=cst.Annotation(cst.Name(name)), equal=_make_equal_sign(parameter))
-        if is_context_annotation(annotation.annotation, self._facts) or _is_our_context(annotation.annotation):
+        if is_context_annotation(annotation.annotation, self._facts) or is_rewritten_context(annotation.annotation):
             self._imports.add_name("Context")
             return parameter.with_changes(annotation=annotation.with_changes(annotation=cst.Name("Context")))
         return parameter
@@ -460,27 +474,76 @@ class ProgramRewriter(cst.CSTTransformer):
             self.notes.append(
                 MigrationNote(self._bound[name], f"{name} is also a name of defserve, used here: rename this one")
             )
-        return made
+        return made if self._facts.is_package else made.visit(_UnusedImports(original_node, made))
 
 
 _NONE = cst.MaybeSentinel.DEFAULT
-
-
-def _is_our_context(annotation: cst.BaseExpression) -> bool:
-    """`Context | None` after its name was rewritten."""
-    return isinstance(annotation, cst.BinaryOperation | cst.Subscript) and any(
-        isinstance(node, cst.Name) and node.value == "Context" for node in annotation.children
-    )
-
-
-def _is_list_of_texts(returns: cst.Annotation | None) -> bool:
-    return returns is not None and cst.Module([]).code_for_node(returns.annotation) in ("list[str]", "List[str]")
 
 
 def _make_equal_sign(parameter: cst.Param) -> Any:
     if parameter.default is None:
         return _NONE
     return cst.AssignEqual(cst.SimpleWhitespace(" "), cst.SimpleWhitespace(" "))
+
+
+# -- Imports that the rewritten program no longer needs: `import asyncio`, where `asyncio.run` has gone.
+
+
+_WITHOUT_EFFECT = sys.stdlib_module_names | {"anyio", "typing_extensions"}
+"""Modules that nobody imports for what their import does."""
+
+
+class _UnusedImports(cst.CSTTransformer):
+    """Takes away imports of names that the program used before, and does not use now."""
+
+    def __init__(self, before: cst.Module, after: cst.Module) -> None:
+        super().__init__()
+        strings: Sequence[Any] = matchers.findall(after, matchers.SimpleString())
+        words = {word for string in strings for word in re.findall(r"\w+", string.value)}  # types in quotes, `__all__`
+        now = words | {use.name for use in find_name_uses(after)}
+        self._unused = {use.name for use in find_name_uses(before)} - now
+
+    def visit_Try(self, node: cst.Try) -> bool:
+        return False
+
+    def visit_If(self, node: cst.If) -> bool:
+        return bool(matchers.findall(node.test, matchers.Name("__name__")))
+
+    def leave_Module(self, original_node: Any, updated_node: Any) -> Any:
+        """Also of an indented block."""
+        kept: list[Any] = []
+        above: list[cst.EmptyLine] = []
+        for statement in updated_node.body:
+            made = self._strip_line(statement) if isinstance(statement, cst.SimpleStatementLine) else statement
+            if made is None:
+                above += statement.leading_lines
+            elif above and (not made.leading_lines or any(line.comment for line in above)):
+                kept.append(made.with_changes(leading_lines=[*above, *made.leading_lines]))
+            else:
+                kept.append(made)
+            above = above if made is None else []
+        footer = [*(line for line in above if line.comment), *updated_node.footer]
+        return updated_node.with_changes(body=kept, footer=footer)
+
+    leave_IndentedBlock = leave_Module
+
+    def _strip_line(self, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine | None:
+        part = line.body[0]
+        if not isinstance(part, cst.Import | cst.ImportFrom) or isinstance(part.names, cst.ImportStar):
+            return line
+        names = [alias for alias in part.names if not self._is_unused(alias, part)]
+        has_comment = matchers.findall(line.with_changes(leading_lines=()), matchers.Comment())
+        if len(names) == len(part.names) or len(line.body) > 1 or has_comment:
+            return line
+        names[-1:] = [alias.with_changes(comma=part.names[-1].comma) for alias in names[-1:]]
+        return line.with_changes(body=[part.with_changes(names=names)]) if names else None
+
+    def _is_unused(self, alias: cst.ImportAlias, part: cst.Import | cst.ImportFrom) -> bool:
+        source = part.module if isinstance(part, cst.ImportFrom) else alias.name
+        if source is None or (isinstance(part, cst.ImportFrom) and part.relative):
+            return False
+        local = (alias.evaluated_alias or alias.evaluated_name).partition(".")[0]
+        return (get_full_name_for_node(source) or "").partition(".")[0] in _WITHOUT_EFFECT and local in self._unused
 
 
 # -- What one file of a project knows from another: a server that it imports, or that its function is called with.
