@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.principals import LOCAL_PRINCIPAL
+from defserve.base.redaction import get_logger
 from defserve.core.extension import Extension, Stages
 from defserve.errors import UsageError
 from defserve.kernel.governance.access import (
@@ -62,7 +62,7 @@ MAX_REPORTED_CHANGES: Final = 100
 REPORT_SECONDS: Final = 60.0
 """Of one server so many changes are told in so many seconds: what it lists, and how often that changes, it decides."""
 
-log = logging.getLogger("defserve.kernel")
+log = get_logger("kernel")
 
 
 class Governance(Extension):
