@@ -52,6 +52,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "protocols/mcp/events/streams.py:_pages": ("cursors", "64 pages of the log, for half a second"),
     "server/rest.py:_made": (OURS, "MAX_CACHE_BYTES of documents"),
     "auth/api_keys.py:_known": (OURS, "the keys in a file"),
+    "base/redaction.py:_compile": (OURS, "the patterns of the module"),
     "base/hidden_characters.py:_any_pattern": (OURS, "one pattern"),
     "base/hidden_characters.py:_each_pattern": (OURS, "one pattern"),
     "binding/patterns.py:measure_pattern": (OURS, "512 patterns of an author"),

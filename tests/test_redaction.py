@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from ast import literal_eval
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
@@ -21,6 +23,7 @@ from defserve.base.redaction import (
     MAX_REDACTED_TEXT_LENGTH,
     REDACTION_MASK,
     escape_unprintable,
+    get_logger,
     is_secret_name,
     redact,
     redact_text,
@@ -194,6 +197,82 @@ def test_a_hostile_object_does_no_harm():
 def test_hostile_text_is_read_in_linear_time(piece: str):
     text = piece * 20_000
     assert cpu_within(0.2, lambda: redact_text(text))
+
+
+def test_loggers_keep_their_names_and_have_one_filter():
+    assert get_logger() is get_logger() is logging.getLogger("defserve")
+    assert get_logger("auth") is logging.getLogger("defserve.auth")
+    assert len(get_logger().filters) == 1
+
+
+def _raise_chained() -> None:
+    try:
+        raise ConnectionError(f"postgres://bob:{CANARY}@db/x")
+    except ConnectionError as first:
+        cause = LookupError(f"Authorization: Bearer {CANARY}")
+        cause.__context__ = KeyError(f"token={CANARY}")
+        cause.add_note(f"password={CANARY}")
+        raise ExceptionGroup("several", [ValueError(f"api_key={CANARY}"), first]) from cause
+
+
+def test_no_handler_gets_an_exception_or_the_secrets_of_its_chain(caplog: pytest.LogCaptureFixture):
+    log = get_logger("stores")
+    try:
+        _raise_chained()
+    except ExceptionGroup as error:
+        log.exception("it failed: %s", 7)
+        log.warning("it failed: %s", 7, exc_info=error)
+    for record in caplog.records:
+        assert (record.name, record.getMessage(), record.exc_info) == ("defserve.stores", "it failed: 7", None)
+        for told in ("in _raise_chained", "ExceptionGroup: several", "LookupError", "KeyError", "ValueError", "@db/x"):
+            assert told in (record.exc_text or "")
+    assert len(caplog.records) == 2 and "ExceptionGroup" in caplog.text and CANARY not in caplog.text
+
+
+def test_an_exception_among_the_arguments_is_masked_too(caplog: pytest.LogCaptureFixture):
+    get_logger().error("%s is lost: %s", "it", OSError(f"postgres://bob:{CANARY}@db/x\n  fix: look"))
+    get_logger().error("%(a)s", {"a": 1})
+    assert caplog.messages == [f"it is lost: postgres://{REDACTION_MASK}@db/x\n  fix: look", "1"]
+    assert CANARY not in repr(caplog.records[0].args)
+
+
+def test_a_secret_without_a_look_is_named_by_who_logs_and_not_kept(caplog: pytest.LogCaptureFixture):
+    get_logger().error("no", exc_info=KeyError(CANARY), extra={"secrets": [CANARY, ""], "error_id": "7"})
+    get_logger().error("no error", extra={"secrets": [CANARY]})
+    assert f"KeyError: '{REDACTION_MASK}'" in caplog.text and CANARY not in caplog.text
+    assert [CANARY in repr(vars(record)) for record in caplog.records] == [False, False]
+    assert vars(caplog.records[0])["error_id"] == "7"
+
+
+def test_an_exception_that_cannot_be_shown_does_not_fail_who_logs_it(caplog: pytest.LogCaptureFixture):
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError(CANARY)
+
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(f"password={CANARY}")
+
+    get_logger().error("no", exc_info=Odd())
+    get_logger().error("no: %s", Odd())
+    assert caplog.messages[1] == "no: Odd (it cannot be shown)"
+    assert "Odd" in (caplog.records[0].exc_text or "") and CANARY not in caplog.text
+
+
+def test_there_is_no_traceback_without_an_exception_and_none_is_made_for_a_level_that_is_off(
+    caplog: pytest.LogCaptureFixture,
+):
+    class Unread(Exception):
+        def __str__(self) -> str:
+            raise AssertionError
+
+    caplog.set_level(logging.INFO, "defserve")
+    get_logger().info("plain %s", "text")
+    get_logger().info("nothing is raised", exc_info=True)
+    get_logger().debug("off", exc_info=Unread())
+    assert [(record.getMessage(), record.exc_text) for record in caplog.records] == [
+        ("plain text", None),
+        ("nothing is raised", None),
+    ]
 
 
 ANYTHING = st.recursive(

@@ -296,9 +296,9 @@ class TimedOut(ToolError):
     @classmethod
     def of(cls, limit: str, what: str, seconds: float) -> TimedOut:
         """`what` took longer than the seconds of a limit. The log names the limit: its author can raise it."""
-        import logging
+        from defserve.base.redaction import get_logger
 
-        logging.getLogger("defserve").warning("%s took longer than %g s (Limits.%s)", what, seconds, limit)
+        get_logger().warning("%s took longer than %g s (Limits.%s)", what, seconds, limit)
         data = {"limit": limit, "timeout_ms": int(seconds * 1000)}
         return cls(f"{what} took longer than {seconds:g} s", data=data)
 

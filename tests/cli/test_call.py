@@ -385,7 +385,7 @@ def test_an_exception_is_shown_by_the_authors_frames_and_whole_with_verbose(
     )
     assert defserve("call", "broken.py", "boom").code == 5
     defserve("call", "broken.py", "boom", "-v")
-    brief, whole = caplog.messages
+    brief, whole = [record.exc_text or "" for record in caplog.records]
     assert re.findall(r'File ".*?(\w+\.py)"', brief) == ["broken.py"]
     assert "return json.loads('{')" in brief and "JSONDecodeError: Expecting" in brief and brief.endswith(MORE)
     assert "tools.py" in whole and "decoder.py" in whole and MORE not in whole

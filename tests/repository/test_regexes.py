@@ -21,6 +21,11 @@ FLAGS = re.compile(r"re\.[A-Z]+(?: \| re\.[A-Z]+)*")
 
 # Files that make patterns at run time → those patterns.
 MADE: Mapping[str, Callable[[Any], Iterable[str | re.Pattern[Any]]]] = {
+    "base/redaction.py": lambda module: [
+        module._SECRET_NAME,
+        module._COUNTED,
+        *(look.pattern for look in module._LOOKS),
+    ],
     "binding/signature.py": lambda module: [pattern for style in module._STYLES.values() for pattern in style],
     "guard/shell/judgement.py": lambda module: [
         pattern

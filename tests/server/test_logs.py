@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from defserve.base.redaction import get_logger
 from defserve.server.logs import JsonLogFormatter, NonBlockingLogHandler
 from defserve.server.workers.running import _teller
 
@@ -134,3 +135,12 @@ def test_a_socket_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch
 def test_a_text_with_a_lone_surrogate_is_a_line_of_json_too():
     record = logging.LogRecord("test", logging.INFO, "", 0, "a\ud800b", None, None)
     assert json.loads(JsonLogFormatter().format(record))["message"] == "a\ufffdb"
+
+
+def test_a_line_of_json_has_the_masked_traceback_of_ours_and_that_of_other_loggers(caplog: pytest.LogCaptureFixture):
+    get_logger().error("it failed", exc_info=RuntimeError("password=hunter2-canary"))
+    logging.getLogger("an.author").error("theirs", exc_info=RuntimeError("no disk"))
+    logging.getLogger("an.author").error("no exception")
+    ours, theirs, plain = (json.loads(JsonLogFormatter().format(record)) for record in caplog.records)
+    assert (ours["message"], ours["traceback"]) == ("it failed", "RuntimeError: password=[redacted]")
+    assert theirs["traceback"] == "RuntimeError: no disk" and "traceback" not in plain

@@ -85,7 +85,7 @@ def test_a_lease_is_renewed_whatever_the_store_raised_before(
     now = 0.0
 
     class Odd(MemoryStore):
-        failures = [StoreUnavailable("away"), RuntimeError("the handler is closed"), AttributeError("write")]
+        failures = [StoreUnavailable("away"), RuntimeError("password=hunter2-canary"), AttributeError("write")]
 
         async def change(self, change: StoreChange) -> bool:
             if now and self.failures:
@@ -104,6 +104,7 @@ def test_a_lease_is_renewed_whatever_the_store_raised_before(
 
     run(wait())
     assert caplog.messages == ["a lease could not be renewed"] * 2
+    assert "RuntimeError: password=[redacted]" in caplog.text and "hunter2" not in caplog.text
 
 
 def test_who_stops_waiting_leaves_nothing_behind(run: Run):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import logging
 import os
 import re
 import secrets
@@ -20,6 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 from defserve.auth.bearer_tokens import ExplainingVerifier, TokenRefused, format_utc_time
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.principals import ApiKeyPrincipal, Principal, convert_permissions_to_scopes, parse_scopes
+from defserve.base.redaction import get_logger
 from defserve.base.secret_references import read_secret_setting
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, UsageError, explain_arguments
@@ -42,7 +42,7 @@ from defserve.stores.identity import (
 )
 from defserve.stores.store import API_KEYS_SPACE, Space, Store, StoreBusy, StoreChange, StoreCorrupt, StoreUnavailable
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 VARIABLE: Final = "DEFSERVE_KEYS_PEPPER"
 PEPPER: Final = "the pepper of API keys"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import logging
 import os
 import secrets
 import time
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.bearer_tokens import DpopProofRequest
 from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS, parse_jwk
+from defserve.base.redaction import get_logger
 from defserve.base.secret_references import read_secret_setting
 from defserve.core import json_values
 from defserve.errors import DefserveError, UsageError, explain_arguments
@@ -31,7 +31,7 @@ from defserve.stores.identity import (
 )
 from defserve.stores.store import MemoryNonceStore, NonceStore, SharedNonceStore, Store, is_in_memory
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 PROOF_ALGORITHMS: Final = frozenset(ASYMMETRIC_ALGORITHMS)
 MAX_PROOF_BYTES: Final = 8 * 1024

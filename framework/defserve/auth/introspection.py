@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable
 from hashlib import sha256
@@ -26,11 +25,12 @@ from defserve.auth.oauth import check_oauth_url, encode_client_basic_auth
 from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim
 from defserve.base.concurrency import wait_for_shared
 from defserve.base.peer_bounds import ByteBoundedCache
+from defserve.base.redaction import get_logger
 from defserve.base.secret_references import SecretSetting
 from defserve.core.json_values import as_list, is_object
 from defserve.errors import UsageError, explain_arguments
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 GOOD_BYTES, BAD_BYTES = 4 * 1024 * 1024, 512 * 1024
 

@@ -7,7 +7,6 @@ serves all of an app, and runs only while something is open.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Protocol
@@ -15,9 +14,10 @@ from typing import Any, Final, Protocol
 from defserve.auth.auth_options import Auth
 from defserve.auth.bearer_tokens import get_revocation_follower
 from defserve.auth.principals import Principal
+from defserve.base.redaction import get_logger
 from defserve.errors import DefserveError
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 SWEEP_SECONDS: Final = 2.0
 

@@ -6,7 +6,6 @@ Each key may burst, then keeps to its rate. Only failures have to wait: a good t
 from __future__ import annotations
 
 import heapq
-import logging
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable
@@ -14,9 +13,10 @@ from dataclasses import dataclass
 from time import monotonic
 
 from defserve.auth.oauth import is_loopback
+from defserve.base.redaction import get_logger
 from defserve.errors import UsageError, explain_arguments
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 MAX_LOGGED_REFUSALS = 20
 """Refused tokens that the log names in a minute. The others are counted."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -43,12 +42,13 @@ from defserve.auth.signing_keys import (
     load_fixed_key,
 )
 from defserve.base.peer_bounds import ByteBoundedCache, truncate_text
+from defserve.base.redaction import get_logger
 from defserve.core import json_values
 from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.identity import ServerIdentity, make_server_store, parse_identity
 from defserve.stores.store import DENIED_TOKENS_SPACE, Store, StoreChange
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 MAX_KID_LENGTH = 256
 GOOD_BYTES, BAD_BYTES = 4 * 1024 * 1024, 1024 * 1024

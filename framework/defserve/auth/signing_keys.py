@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from defserve.auth.issuers import ISSUER_TIMEOUT_SECONDS, MAX_ISSUER_RESPONSE_BYTES, FetchUrl, download_document
 from defserve.auth.oauth import check_oauth_url
 from defserve.base.concurrency import wait_for_shared
+from defserve.base.redaction import get_logger
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
 
@@ -189,7 +189,7 @@ RETRY = 5.0
 # How long expired keys stay in use while their issuer does not answer.
 GRACE = 3600.0
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 
 class PublishedKey(NamedTuple):

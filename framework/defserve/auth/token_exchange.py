@@ -18,7 +18,6 @@ is used again, the caller's token is checked again: one that was revoked, or has
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import time
 from base64 import b64encode
@@ -33,11 +32,12 @@ from defserve.auth.issuers import HttpRequest, HttpResponse, IssuerUnavailable, 
 from defserve.auth.oauth import check_oauth_url, encode_client_basic_auth, quote_header_value
 from defserve.auth.principals import Principal, parse_scopes
 from defserve.base.peer_bounds import ByteBoundedCache
+from defserve.base.redaction import get_logger
 from defserve.base.secret_references import SecretSetting
 from defserve.core.json_values import is_object
 from defserve.errors import StepUpRequired, ToolError, UsageError, did_you_mean, explain_arguments
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 TOKEN_TYPES: Final = "urn:ietf:params:oauth:token-type:"
 EXCHANGE_GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"

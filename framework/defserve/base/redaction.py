@@ -3,6 +3,8 @@
 Every layer may use it; of ours it imports `base` alone. A secret is recognised by its name (a key, a header), by its
 type (`SecretStr` and whatever else has `get_secret_value`), and by its look: `Bearer …`, JSON web tokens, private keys,
 `password=…` inside a text. Other secrets are not recognised, so show no more than needed.
+
+A module that logs has its logger from `get_logger`: what an exception says is masked there, and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import isfinite
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from defserve.base.hidden_characters import replace_hidden_characters
+
+if TYPE_CHECKING:
+    import logging
 
 REDACTION_MASK: Final = "[redacted]"
 
@@ -31,8 +36,8 @@ _NAMES: Final = (
     r"authorization|token|secret|password|passwd|passphrase|passcode|cookie|credential|client[_\- ]?assertion"
     r"|(?:api|access|private|signing|encryption)[_\- ]?key|mcp[_\- ]?session[_\- ]?id"
 )
-_SECRET_NAME: Final = re.compile(rf"{_NAMES}|\A(?:auth|bearer|jwt|otp|pass|pin|pw|pwd)\Z", re.IGNORECASE)
-_COUNTED: Final = re.compile(r"tokens\Z|token_?(?:count|limit|budget)", re.IGNORECASE)
+_SECRET_NAME: Final = rf"(?i){_NAMES}|\A(?:auth|bearer|jwt|otp|pass|pin|pw|pwd)\Z"
+_COUNTED: Final = r"(?i)tokens\Z|token_?(?:count|limit|budget)"
 
 _VALUE: Final = r"(?:\\{0,3}\"[^\"]{0,4096}\"|'[^']{0,4096}'|\\{0,3}[^\s,;&\"'}\])\\]{1,4096})"
 
@@ -44,46 +49,40 @@ class _Look(NamedTuple):
     """
 
     words: tuple[str, ...]
-    pattern: re.Pattern[str]
+    pattern: str
     left: str = REDACTION_MASK
 
 
 _LOOKS: Final = (
     _Look(
         ("private key-----",),
-        re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}-----|\Z)", re.DOTALL),
+        r"(?s)-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}-----|\Z)",
     ),
     _Look(
         ("cookie", "authorization"),
-        re.compile(
-            # A value in quotes is for the pattern below: blanks before its quote are no value.
-            r"((?:cookie|authorization)\\?[\"']?\s{0,4}[:=]\s{0,4})(?!\s{0,64}\\?[\"'])[^\r\n\"'}]{1,4096}",
-            re.IGNORECASE,
-        ),
+        # A value in quotes is for the pattern below: blanks before its quote are no value.
+        r"(?i)((?:cookie|authorization)\\?[\"']?\s{0,4}[:=]\s{0,4})(?!\s{0,64}\\?[\"'])[^\r\n\"'}]{1,4096}",
         rf"\1{REDACTION_MASK}",
     ),
     _Look(
         ("bearer", "basic", "digest", "negotiate"),
-        re.compile(r"\b(bearer|basic|digest|negotiate)\s{1,4}[\w.~+/=:-]{6,4096}", re.IGNORECASE),
+        r"(?i)\b(bearer|basic|digest|negotiate)\s{1,4}[\w.~+/=:-]{6,4096}",
         rf"\1 {REDACTION_MASK}",
     ),
-    _Look(("eyj",), re.compile(r"\beyJ[\w-]{8,4096}(?:\.[\w-]{0,4096}){0,4}")),
-    _Look(("sk-", "pk-", "rk-", "sk_", "pk_", "rk_"), re.compile(r"\b[spr]k[-_][\w-]{16,256}")),
+    _Look(("eyj",), r"\beyJ[\w-]{8,4096}(?:\.[\w-]{0,4096}){0,4}"),
+    _Look(("sk-", "pk-", "rk-", "sk_", "pk_", "rk_"), r"\b[spr]k[-_][\w-]{16,256}"),
     _Look(
         ("gho_", "ghp_", "ghr_", "ghs_", "ghu_", "_pat_", "glpat"),
-        re.compile(r"\b(?:gh[opsur]_\w{20,256}|github_pat_\w{20,256}|glpat-[\w-]{16,64})"),
+        r"\b(?:gh[opsur]_\w{20,256}|github_pat_\w{20,256}|glpat-[\w-]{16,64})",
     ),
     _Look(
         ("xox", "akia", "asia", "aiza"),
-        re.compile(r"\b(?:xox[a-z]-[\w-]{10,256}|A[KS]IA[0-9A-Z]{16}\b|AIza[\w-]{30,64})"),
+        r"\b(?:xox[a-z]-[\w-]{10,256}|A[KS]IA[0-9A-Z]{16}\b|AIza[\w-]{30,64})",
     ),
-    _Look(("://",), re.compile(r"(://)[^\s/@:]{0,256}:[^\s/@]{1,256}@"), rf"\1{REDACTION_MASK}@"),
+    _Look(("://",), r"(://)[^\s/@:]{0,256}:[^\s/@]{1,256}@", rf"\1{REDACTION_MASK}@"),
     _Look(
         ("authorization", "token", "secret", "pass", "pwd", "cookie", "credential", "assertion", "key", "session"),
-        re.compile(
-            rf"((?:{_NAMES}|\bpwd)[\w-]{{0,40}}\\{{0,3}}[\"']?\s{{0,4}}(?:=>|[:=])\s{{0,4}})(?!\[redacted\]){_VALUE}",
-            re.IGNORECASE,
-        ),
+        rf"(?i)((?:{_NAMES}|\bpwd)[\w-]{{0,40}}\\{{0,3}}[\"']?\s{{0,4}}(?:=>|[:=])\s{{0,4}})(?!\[redacted\]){_VALUE}",
         rf"\1{REDACTION_MASK}",
     ),
 )
@@ -116,21 +115,53 @@ def redact_text(text: str, *, limit: int = MAX_REDACTED_TEXT_LENGTH, multiline: 
     words = [word for word in _WORDS if word in lower]
     for look in _LOOKS if words else ():
         if any(word in words for word in look.words):
-            kept = look.pattern.sub(look.left, kept)
+            kept = _compile(look.pattern).sub(look.left, kept)
     shown = kept[:limit]
     shown = "\n".join(map(escape_unprintable, shown.splitlines())) if multiline else escape_unprintable(shown)
     return shown if len(text) <= limit else f"{shown}… ({len(text)} characters)"
 
 
-def format_redacted_traceback(error: BaseException, known: Collection[str] = ()) -> str:
-    """The traceback of an error without what looks like a secret. A log must not be given it as `exc_info`.
+def get_logger(part: str = "") -> logging.Logger:
+    """The logger `defserve`, or a part of it: `get_logger("auth")` is `defserve.auth`.
 
-    `known` are secrets that have no look of their own, such as the token of a request.
+    Its handlers get the traceback of `log.exception(…)` or `exc_info=…` as `exc_text`, and an exception among the
+    arguments as a text: without what looks like a secret, and never the exception itself. `extra={"secrets": […]}` are
+    secrets that have no look of their own, such as the token of a request; the traceback doesn't show them.
     """
+    import logging
+
+    log = logging.getLogger(f"defserve.{part}" if part else "defserve")
+    log.addFilter(_redact_exceptions)
+    return log
+
+
+def _redact_exceptions(record: logging.LogRecord) -> bool:
+    secrets: Collection[str] = record.__dict__.pop("secrets", ())
+    error = record.exc_info[1] if record.exc_info else None
+    record.exc_info = None
+    if error is not None:
+        record.exc_text = _try_to_format(error, lambda: _format_traceback(error, secrets))
+    if isinstance(args := record.args, tuple) and any(isinstance(each, BaseException) for each in args):
+        record.args = tuple(_redact_argument(each) if isinstance(each, BaseException) else each for each in args)
+    return True
+
+
+def _redact_argument(error: BaseException) -> str:
+    return _try_to_format(error, lambda: redact_text(str(error), multiline=True))
+
+
+def _try_to_format(error: BaseException, format: Callable[[], str]) -> str:
+    try:
+        return format()
+    except Exception:  # of an author's own text or attribute; whoever logs must not fail with it
+        return f"{type(error).__name__} (it cannot be shown)"
+
+
+def _format_traceback(error: BaseException, secrets: Collection[str]) -> str:
     import traceback
 
-    text = "".join(traceback.format_exception(error))
-    for secret in (each for each in known if len(each) > 7):  # a shorter one would be found in ordinary words
+    text = "".join(traceback.format_exception(error)).rstrip()
+    for secret in (each for each in secrets if len(each) > 7):  # a shorter one would be found in ordinary words
         text = text.replace(secret, REDACTION_MASK)
     return redact_text(text, limit=MAX_TRACEBACK_LENGTH, multiline=True)
 
@@ -161,7 +192,13 @@ def escape_unprintable_lines(text: str) -> str:
 
 def is_secret_name(name: str) -> bool:
     """Whether a value with this name (a key, a header, a parameter) is a secret."""
-    return _has_secret_word(name) if len(name) <= 64 else _SECRET_NAME.search(name) is not None
+    return _has_secret_word(name) if len(name) <= 64 else _compile(_SECRET_NAME).search(name) is not None
+
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Compiled when the first text needs it: a program that starts has nothing to hide yet."""
+    return re.compile(pattern)
 
 
 # The same names come again and again, and a cache lookup takes a tenth of the time.
@@ -172,7 +209,7 @@ def _redact_name(name: str) -> str:
 
 @lru_cache(1024)
 def _has_secret_word(name: str) -> bool:
-    return _SECRET_NAME.search(name) is not None
+    return _compile(_SECRET_NAME).search(name) is not None
 
 
 def _escape_in_json(char: str) -> str:
@@ -272,7 +309,7 @@ def is_secret_field(name: str, value: Any) -> bool:
     """Whether a value is a secret because of its own name. A count of tokens is none."""
     if value is None or isinstance(value, bool) or not is_secret_name(name):
         return False
-    return not (isinstance(value, int | float) and _COUNTED.search(name))
+    return not (isinstance(value, int | float) and _compile(_COUNTED).search(name))
 
 
 def _is_named_pair(fields: Mapping[Any, Any]) -> bool:

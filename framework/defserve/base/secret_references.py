@@ -10,7 +10,6 @@ memory only, and appears in no message: an error names the reference, and says h
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shlex
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from defserve.base.redaction import get_logger
 from defserve.errors import UsageError
 
 MAX_SECRET_BYTES: Final = 64 * 1024
@@ -34,7 +34,7 @@ FILE: Final = "file:"
 COMMAND: Final = "command:"
 _KINDS: Final = (FILE, COMMAND)
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 def is_secret_reference(text: str) -> bool:

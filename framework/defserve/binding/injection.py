@@ -219,14 +219,10 @@ def _log_failed_teardown(function: partial[Any], error: Exception) -> None:
     """The answer stands, unless the author's own words are to replace it."""
     if isinstance(error, ToolError):
         raise error
-    import logging
-
-    from defserve.base.redaction import format_redacted_traceback
+    from defserve.base.redaction import get_logger
 
     name = getattr(function.func, "__qualname__", None) or type(function.func).__qualname__
-    logging.getLogger("defserve").error(
-        "the clean-up of %s failed; the answer stands\n%s", name, format_redacted_traceback(error)
-    )
+    get_logger().error("the clean-up of %s failed; the answer stands", name, exc_info=error)
 
 
 _OPENERS: dict[FunctionKind, Callable[[ThreadRunner, Any, partial[Any]], Any]] = {

@@ -233,9 +233,9 @@ class _Reader:
         kinds = (annotated, returned, *get_args(returned))
         if not any(map(_belongs_to_thread, kinds)) or _shares_between_threads(dependency.function):
             return
-        import logging
+        from defserve.base.redaction import get_logger
 
-        logging.getLogger("defserve").warning(
+        get_logger().warning(
             "%s: %s: parameter %r is a sqlite3 object of another thread: %s is sync and runs in a worker thread, %s is"
             " async and runs on the event loop\n  fix: write `def %s` (a call runs its sync code in one thread),"
             " or open it with sqlite3.connect(…, check_same_thread=False)",

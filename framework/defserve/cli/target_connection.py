@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.local_token import resolve_local_key
 from defserve.auth.oauth import is_loopback
+from defserve.base.redaction import get_logger
 from defserve.base.version import VERSION
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.parser import parse_token as token_type
@@ -352,13 +353,13 @@ FRAME: Final = re.compile(r'^  File "([^"\n]+)", line .*\n(?:    .*\n)*', re.MUL
 
 def shorten_tracebacks() -> AbstractContextManager[None]:
     """While the block runs, tracebacks in the log of a server show only the author's frames."""
-    return filter_log(logging.getLogger("defserve"), _shorten_traceback)
+    return filter_log(get_logger(), _shorten_traceback)
 
 
 def _shorten_traceback(record: logging.LogRecord) -> bool:
     # The traceback arrives as text, because its secrets were removed.
-    if isinstance(record.args, tuple):
-        record.args = tuple(brief(given) if isinstance(given, str) else given for given in record.args)
+    if record.exc_text:
+        record.exc_text = brief(record.exc_text)
     return True
 
 
@@ -492,4 +493,4 @@ def suppress_repeated_logs() -> AbstractContextManager[None]:
         told.add(text)
         return not is_known
 
-    return filter_log(logging.getLogger("defserve.proxying"), is_new)
+    return filter_log(get_logger("proxying"), is_new)

@@ -6,7 +6,6 @@ Also a server that keeps the trail for others. A sink that fails is logged. It n
 from __future__ import annotations
 
 import asyncio
-import logging
 from asyncio import CancelledError
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
 from defserve.base.peer_bounds import MAX_UNREAD_BYTES, estimate_value_bytes, truncate_text
-from defserve.base.redaction import redact
+from defserve.base.redaction import get_logger, redact
 from defserve.errors import DefserveError, PeerError, PeerTimeout, Refused, Rejected
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.audit import AuditLogger, AuditSink
@@ -22,7 +21,7 @@ from defserve.protocols.mgp.audit import AuditLogger, AuditSink
 if TYPE_CHECKING:
     from defserve.client.client import Client
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class HostAuditTrail:

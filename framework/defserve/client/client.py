@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from anyio import CancelScope
 
+from defserve.base.redaction import get_logger
 from defserve.base.version import VERSION
 from defserve.client.answers import Answers, maybe_await, send_with_input_rounds
 from defserve.client.conversation import ProgressHandler, RequestObserver
@@ -58,7 +58,7 @@ INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
 MAX_LIST_SECONDS: Final = 3_600.0
 """How long a list is kept at most where nobody says that it changed."""
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 @explain_arguments

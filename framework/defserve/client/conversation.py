@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import estimate_value_bytes
+from defserve.base.redaction import get_logger
 from defserve.client.exchange import (
     ForwardedRequestListener,
     IncomingMessageRouter,
@@ -42,7 +42,7 @@ Params: TypeAlias = Mapping[str, Any]
 FLUSH_SECONDS = 1.0
 NO_ANSWER: Final = "no answer to {method} within {seconds:g} s"
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class ClientConversation:

@@ -6,12 +6,12 @@ And what the peer sends beside replies: notifications, and requests of its own.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from defserve.base.peer_bounds import estimate_parsed_json_bytes
+from defserve.base.redaction import get_logger
 from defserve.client.replies import TruncatedMessage, UnreadableLine, UnreadableReply, number_or_none, string_or_none
 from defserve.core.messages import (
     INTERNAL_ERROR,
@@ -136,7 +136,7 @@ MAX_MALFORMED_LINES = 10_000
 ROW_SECONDS: Final = 1.0
 """Silence ends a row: a line that keeps a connection alive does no harm, however often it comes."""
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class IncomingMessageRouter:

@@ -6,7 +6,6 @@ With MGP also its health, its end, and who may use which tool. `Client` inherits
 from __future__ import annotations
 
 import base64
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -14,6 +13,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
+from defserve.base.redaction import get_logger
 from defserve.client.replies import Json, object_or_empty
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
@@ -30,7 +30,7 @@ MAX_ITEMS: Final = 100_000
 MAX_LIST_BYTES: Final = 64 * 1024 * 1024
 MAX_QUOTE_LENGTH: Final = 100
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class ServerRequests(ABC):

@@ -6,7 +6,6 @@ It needs a gateway, but no server of its own. Unread news are bounded: a slow li
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from defserve.base.peer_bounds import estimate_parsed_json_bytes
+from defserve.base.redaction import get_logger
 from defserve.base.version import VERSION
 from defserve.client.replies import (
     RETURN_TYPE_KEY,
@@ -40,7 +40,7 @@ from defserve.serve.outbound import WebSocketClient
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 WELCOME_SECONDS: Final = 10.0
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class TopicClient(Participant):

@@ -133,21 +133,14 @@ def make_error_object(code: int, message: str, data: Any = None) -> Params:
 def mask_unexpected_error(call: Call, error: BaseException) -> str:
     """Log an unexpected exception under a new id. The returned text, for the peer, holds only that id."""
     # Imported only on failure: `logging` alone costs several ms at start.
-    import logging
     import secrets
 
-    from defserve.base.redaction import format_redacted_traceback
+    from defserve.base.redaction import get_logger
 
     error_id = secrets.token_hex(6)
     if isinstance(error, TypeError) and (fix := _needless_await(error)):
         error.add_note(f"  fix: {fix}")
-    logging.getLogger("defserve").error(
-        "internal error %s in %s\n%s",
-        error_id,
-        call.title,
-        format_redacted_traceback(error),
-        extra={"error_id": error_id},
-    )
+    get_logger().error("internal error %s in %s", error_id, call.title, exc_info=error, extra={"error_id": error_id})
     return f"internal error (id {error_id})"
 
 
@@ -346,12 +339,10 @@ def _dispatch_notification(session: Session, notification: Notification, sender:
             CURRENT_SENDER.reset(token)
     except ProtocolError:
         pass  # a broken notification is never answered
-    except Exception as error:
-        import logging
+    except Exception:
+        from defserve.base.redaction import get_logger
 
-        from defserve.base.redaction import format_redacted_traceback
-
-        logging.getLogger("defserve").error("%s failed\n%s", notification.method, format_redacted_traceback(error))
+        get_logger().exception("%s failed", notification.method)
     return True
 
 

@@ -85,14 +85,11 @@ class ServiceLifecycle:
         for changed in self._composition.phase_watchers:
             try:
                 changed(self._composition, previous)
-            except Exception as error:
-                import logging
-
-                from defserve.base.redaction import format_redacted_traceback
+            except Exception:
+                from defserve.base.redaction import get_logger
 
                 # A watcher that fails must not keep a server from ending.
-                told = format_redacted_traceback(error)
-                logging.getLogger("defserve").error("an extension failed at the phase %s\n%s", phase, told)
+                get_logger().exception("an extension failed at the phase %s", phase)
 
 
 # -- The open sessions of a server, how many each caller may have, and which one gives way when there are too many.

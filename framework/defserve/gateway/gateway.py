@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.rates import Rate, TokenBuckets
+from defserve.base.redaction import get_logger
 from defserve.core.messages import encode
 from defserve.gateway.policy import ROUTING_MODES, Admission, AdmissionPolicy, GatewayLimits, is_topic_name
 from defserve.protocols.mcpx.envelope import (
@@ -35,7 +36,7 @@ from defserve.protocols.mcpx.topic import AUTHENTICATED_FIELD
 if TYPE_CHECKING:
     from defserve.gateway.listener import GatewayConnection
 
-log = logging.getLogger("defserve.gateway")
+log = get_logger("gateway")
 
 NORMAL: Final = 1000
 CLOSE_POLICY_VIOLATION: Final = 1008

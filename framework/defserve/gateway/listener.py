@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import socket
 import ssl
@@ -25,6 +24,7 @@ from defserve.auth.live_credentials import CREDENTIAL_ENDED_REASON, LiveCredenti
 from defserve.auth.oauth import BearerError, format_bearer_challenge
 from defserve.auth.rates import FailedTokenCounts, Rate, TokenBuckets
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.redaction import get_logger
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
 from defserve.errors import UsageError
@@ -83,8 +83,8 @@ MESSAGE: Final = frozenset((Opcode.TEXT, Opcode.BINARY, Opcode.CONT))
 FINAL_TEXT: Final = 0x81
 
 # The library's own log of failed connections. It is kept quiet: the gateway logs one line of JSON for each.
-_websockets_log = logging.getLogger("defserve.gateway.websockets")
-log = logging.getLogger("defserve.gateway")
+_websockets_log = get_logger("gateway.websockets")
+log = get_logger("gateway")
 
 
 def text_frame(data: bytes) -> bytes:
@@ -148,12 +148,9 @@ class GatewayConnection(ServerConnection):
         request = self._endpoint.with_address(request, self.remote_address)
         try:
             response = await self._endpoint.answer_request(request)
-        except Exception as error:
-            from defserve.base.redaction import format_redacted_traceback
-
+        except Exception:
             # An author's verifier may raise the token itself: a KeyError, for instance.
-            told = format_redacted_traceback(error, [request.token() or ""])
-            log.error("a request to the gateway failed\n%s", told)
+            log.exception("a request to the gateway failed", extra={"secrets": [request.token() or ""]})
             response = make_problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the gateway could not answer")
         self._reply(response)
 

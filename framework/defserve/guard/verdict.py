@@ -72,6 +72,6 @@ def make_rejection(verdict: Verdict, reason: str, guard: str) -> Rejected:
 @lru_cache(1_000)
 def log_author_note(note: str) -> None:
     """Tell the author what to change so that such a call is not refused. Each note is logged once."""
-    import logging
+    from defserve.base.redaction import get_logger
 
-    logging.getLogger("defserve").warning(note)
+    get_logger().warning(note)

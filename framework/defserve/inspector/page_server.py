@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import logging
 import secrets
 import sys
 import time
@@ -26,6 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic_core import to_json
 
+from defserve.base.redaction import get_logger
 from defserve.core.json_values import is_array
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era
@@ -358,7 +358,7 @@ LATEST: Final = frozenset(("status", "messages"))
 POLICY_VIOLATION: Final = 1008
 TRY_AGAIN: Final = 1013
 
-log = logging.getLogger("defserve").getChild("inspector")
+log = get_logger("inspector")
 
 
 class PageSocket:

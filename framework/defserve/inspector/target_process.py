@@ -26,6 +26,7 @@ from pydantic_core import from_json, to_json
 
 from defserve.base.concurrency import BackgroundTasks, wait_for_shared
 from defserve.base.peer_bounds import RecentItems
+from defserve.base.redaction import get_logger
 from defserve.base.search_path import add_author_import_folder
 from defserve.client.replies import TruncatedMessage, object_or_empty
 from defserve.client.targets import is_file_target
@@ -498,7 +499,7 @@ class ServedProcess:
         self._tasks = BackgroundTasks()
 
     async def serve(self, descriptor: int) -> None:
-        logging.getLogger("defserve").addFilter(self._report_traceback)
+        get_logger().addFilter(self._report_traceback)
         ended = asyncio.Event()
         async with enter_lifespans(self._server.composition):
             self._writer.report({"ready": {"states": _describe_states(self._server)}})
@@ -558,7 +559,7 @@ class ServedProcess:
 
     def _report_traceback(self, record: logging.LogRecord) -> bool:
         if (id := getattr(record, "error_id", None)) is not None:
-            self._writer.report({"id": id, "traceback": record.getMessage()})
+            self._writer.report({"id": id, "traceback": f"{record.getMessage()}\n{record.exc_text}"})
         return True
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from defserve.base.redaction import get_logger
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, PeerGone, UsageError
 from defserve.serve.address import Address
@@ -242,7 +242,7 @@ REQUEST_SECONDS: Final = 10.0
 WRITE_TIMEOUT_SECONDS: Final = 30.0
 MAX_PEERS: Final = 32
 
-log = logging.getLogger("defserve.kernel")
+log = get_logger("kernel")
 
 
 @asynccontextmanager

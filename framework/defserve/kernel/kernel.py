@@ -6,7 +6,6 @@ What it remembers beside that file (digests of tools, grants, decisions) is in i
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.redaction import get_logger
 from defserve.base.secret_references import SecretReader
 from defserve.client.link import ResolveHost
 from defserve.errors import DefserveError, InvalidParams, UsageError
@@ -70,7 +70,7 @@ from defserve.server.server import Server
 
 MAX_SEARCH_RESULTS: Final = 20
 
-log = logging.getLogger("defserve.kernel")
+log = get_logger("kernel")
 
 
 class Kernel:

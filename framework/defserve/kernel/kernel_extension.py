@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Next, Offer, Wrapper
 from defserve.core.messages import Params
@@ -53,7 +54,7 @@ from defserve.server.server import Server
 if TYPE_CHECKING:
     from defserve.kernel.kernel import Kernel
 
-log = logging.getLogger("defserve.kernel")
+log = get_logger("kernel")
 
 WATCH_SECONDS: Final = 1.0
 SETTLE_SECONDS: Final = 0.2

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -26,6 +25,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from defserve.base.concurrency import BackgroundTasks, wait_for_shared
+from defserve.base.redaction import get_logger
 from defserve.client.replies import Json
 from defserve.core.extension import Extension
 from defserve.core.json_values import is_array, is_object
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-log = logging.getLogger("defserve.kernel")
+log = get_logger("kernel")
 
 
 VERSION: Final = 1

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pydantic_core import from_json, to_json
 
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.redaction import get_logger
 from defserve.client.replies import Json, UnreadableLine, object_or_empty
 from defserve.core.json_values import is_object
 from defserve.errors import PeerGone
@@ -47,7 +47,7 @@ SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 NOBODY_TO_ASK: Final[Json] = {"code": -32603, "message": "no call is under way, so there is nobody to ask"}
 UNREADABLE: Final[Json] = {"code": -32603, "message": "the process gave an answer that cannot be read"}
 
-log = logging.getLogger("defserve.kernel")
+log = get_logger("kernel")
 
 
 class _Sent(NamedTuple):

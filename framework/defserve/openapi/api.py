@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 from urllib.parse import urljoin, urlsplit
 
+from defserve.base.redaction import get_logger
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 from defserve.guard.network import judge
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from defserve.openapi.sending import Credentials
 
 
-log = logging.getLogger("defserve.openapi")
+log = get_logger("openapi")
 MAX_TAGS = 5
 
 

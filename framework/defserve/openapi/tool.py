@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
@@ -12,6 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
+from defserve.base.redaction import get_logger
 from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.content import Audio, Embedded, Image
 from defserve.binding.explicit_schema import MAX_UNIQUE_ITEMS, ExplicitArgumentsSchema, is_valid_instance
@@ -202,7 +202,7 @@ async def _operation() -> None:
 
 
 MAX_MATCHED_LENGTH: Final = 10_000
-log = logging.getLogger("defserve.openapi")
+log = get_logger("openapi")
 
 
 def checker(schema: JsonSchema) -> ExplicitArgumentsSchema:

@@ -9,11 +9,11 @@ error names the backend and says whether to try again.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.hidden_characters import find_hidden_characters, remove_hidden_characters
+from defserve.base.redaction import get_logger
 from defserve.client.replies import Json
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR
@@ -309,7 +309,7 @@ UNSETTLED_STATES: Final[Mapping[tuple[BackendStateName, bool], str]] = {
     ("restarting", False): "cannot be reached at the moment",
 }
 
-log = logging.getLogger("defserve.proxying")
+log = get_logger("proxying")
 
 
 class BackendMisbehaved(PeerError):

@@ -6,12 +6,12 @@ Its lists are read first: all pages, within bounds, as raw JSON.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.base.hidden_characters import is_printable_line
+from defserve.base.redaction import get_logger
 from defserve.client.replies import Json, is_method_missing, object_or_empty
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from defserve.proxying.backend import Backend
     from defserve.proxying.events import EventRelay
 
-log = logging.getLogger("defserve.proxying")
+log = get_logger("proxying")
 
 LIST_SECONDS: Final = 10.0
 MAX_ITEMS: Final = 10_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pydantic_core import to_json
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.redaction import get_logger
 from defserve.base.version import VERSION
 from defserve.client.eras import (
     MCP_KEY_PREFIX,
@@ -337,7 +337,7 @@ async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
 UPDATE_SECONDS: Final = 10.0
 REOPEN_UPDATES_SECONDS: Final = 2.0
 
-log = logging.getLogger("defserve.proxying")
+log = get_logger("proxying")
 
 
 class OpenRequest(StatelessUpdateStream):

@@ -7,7 +7,6 @@ tools may use (MGP §3).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
 from defserve.base.concurrency import BackgroundTasks, wait_for_shared
+from defserve.base.redaction import get_logger
 from defserve.client.eras import merge_objects
 from defserve.client.mgp.server_claims import (
     PERMISSION_REQUEST_METHODS,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 WAIT_SECONDS: Final = 5.0
 """How long a call waits for a backend that is being restarted."""
 
-log = logging.getLogger("defserve.proxying")
+log = get_logger("proxying")
 
 
 class BackendChannels:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -22,6 +21,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.backoff import Backoff
+from defserve.base.redaction import get_logger
 from defserve.client.events import EventListener, ServerOccurrence, make_stream_params
 from defserve.client.replies import Json, number_or_none, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
@@ -65,7 +65,7 @@ MAX_EVENTS_A_POLL: Final = 100
 MAX_CURSOR_LENGTH: Final = 4_096
 MAX_ID_LENGTH: Final = 256
 
-log = logging.getLogger("defserve.proxying")
+log = get_logger("proxying")
 
 
 class EventRelay:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from defserve.base.backoff import compute_backoff
 from defserve.base.hidden_characters import is_printable_line
+from defserve.base.redaction import get_logger
 from defserve.client.mgp.server_claims import MgpClaims, parse_mgp_claims
 from defserve.client.replies import Json
 from defserve.errors import UsageError, explain_arguments
@@ -240,7 +241,7 @@ REMOTE_STATE_DESCRIPTIONS: Final[Mapping[BackendStateName, str]] = {
 }
 """The same of a server at an address: nobody here starts it."""
 
-log = logging.getLogger("defserve.proxying")
+log = get_logger("proxying")
 TRANSITION_LOG_FORMAT: Final = "server %r: %s (%s)"
 """How changes of states are logged. Who shows them otherwise can leave them out."""
 

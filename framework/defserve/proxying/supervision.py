@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.concurrency import BackgroundTasks, wait_for_shared
+from defserve.base.redaction import get_logger
 from defserve.client.link import ProgramMissing
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mgp.lifecycle import DEFAULT_SHUTDOWN_REASON, SHUTDOWN_REASONS
@@ -38,7 +38,7 @@ DRAIN_SECONDS: Final = 30.0
 RETIRE_POLL_SECONDS: Final = 0.05
 TELL_SECONDS: Final = 1.0
 
-log = logging.getLogger("defserve.proxying")
+log = get_logger("proxying")
 
 
 class BackendSupervision:

@@ -6,7 +6,6 @@ Also children that are started before anybody needs them (`SpareChildren`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -18,7 +17,7 @@ from pydantic_core import to_json
 
 from defserve.base.backoff import Backoff
 from defserve.base.concurrency import BackgroundTasks
-from defserve.base.redaction import is_secret_name, redact_text
+from defserve.base.redaction import get_logger, is_secret_name, redact_text
 from defserve.client.replies import RawReply
 from defserve.client.targets import RemoteServer as Address
 from defserve.client.targets import is_server_address
@@ -37,7 +36,7 @@ MASK: Final = "[redacted]"
 MIN_SECRET_LENGTH = 4
 MAX_TEXT_LENGTH = 2_000
 
-log = logging.getLogger("defserve.proxying")
+log = get_logger("proxying")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Protocol, TypeAlias
 
+from defserve.base.redaction import get_logger
 from defserve.errors import UsageError
 from defserve.search.entries import (
     MAX_DESCRIPTION_LENGTH,
@@ -284,7 +285,7 @@ class ToolVectors:
         """Say once why a search used keywords alone. Peers decide how often they search."""
         if not self.failed:
             self.failed = f"{type(error).__name__}: {error}"
-            logging.getLogger("defserve").log(level, "tools are searched by keywords alone: %s", error)
+            get_logger().log(level, "tools are searched by keywords alone: %s", error)
 
     def make_matrix(self, entries: Sequence[ToolEntry]) -> Any:
         """One row for each tool. Raises what the embedder raises."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.base.redaction import get_logger
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.serve.address import TLS_SCHEMES, Address
@@ -33,7 +33,7 @@ from defserve.serve.threads import lower_switch_interval
 if TYPE_CHECKING:
     from defserve.serve.session_opener import SessionOpener
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 FAILED: Final = 1
 
@@ -278,10 +278,8 @@ class AppLifespan:
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self._state}
         try:
             await self._app(scope, self._to_app.get, self._send)
-        except Exception as error:
-            from defserve.base.redaction import format_redacted_traceback
-
-            log.error("the server did not start or stop as it should\n%s", format_redacted_traceback(error))
+        except Exception:
+            log.exception("the server did not start or stop as it should")
 
     async def _send(self, message: dict[str, Any]) -> None:
         self._from_app.put_nowait(message["type"])

@@ -20,6 +20,7 @@ from urllib.request import getproxies
 
 from defserve.auth.oauth import is_loopback
 from defserve.base.backoff import Backoff
+from defserve.base.redaction import get_logger
 from defserve.base.version import VERSION
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine
@@ -43,9 +44,9 @@ MAX_BACKOFF_SECONDS = 3600.0
 # Two that fight for a place stay out for so long at most, one after the other.
 FIGHT_SECONDS = 2 * MAX_BACKOFF_SECONDS
 
-log = logging.getLogger("defserve")
+log = get_logger()
 # For the library: at the level `debug` it logs the headers of a handshake, the token too.
-_quiet = logging.getLogger("defserve.websockets.client")
+_quiet = get_logger("websockets.client")
 _quiet.setLevel(logging.WARNING)
 
 

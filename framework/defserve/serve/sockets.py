@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import socket
 import stat
@@ -22,6 +21,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_netw
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from defserve.base.concurrency import lock_folder
+from defserve.base.redaction import get_logger
 from defserve.errors import UsageError
 from defserve.serve.address import Address
 
@@ -445,8 +445,5 @@ async def drain_unless_stalled(connection: Connection, drain: Callable[[], Await
 
 def log_failed_request(what: str, error: BaseException, scope: Scope) -> None:
     """Log why. The error may name the caller's token, as a KeyError of an author's verifier does."""
-    from defserve.base.redaction import format_redacted_traceback
-
     shown = [value.rpartition(b" ")[2] for name, value in scope["headers"] if name == b"authorization"]
-    told = format_redacted_traceback(error, [token.decode("latin-1") for token in shown])
-    logging.getLogger("defserve").error("%s\n%s", what, told)
+    get_logger().error("%s", what, exc_info=error, extra={"secrets": [token.decode("latin-1") for token in shown]})

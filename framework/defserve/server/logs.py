@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.core.json_values import replace_surrogates
 from defserve.protocols.mcp.errors import get_trace_id
@@ -33,8 +34,8 @@ class JsonLogFormatter(logging.Formatter):
             "message": record.getMessage(),
             **getattr(record, "fields", {}),
         }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+        if traceback := record.exc_text or (record.exc_info and self.formatException(record.exc_info)):
+            line["traceback"] = traceback
         try:
             return to_json(line, fallback=str, inf_nan_mode="strings").decode()
         except PydanticSerializationError:  # a lone surrogate: a file's name may have one
@@ -227,7 +228,7 @@ class RequestLog(RequestWatcher[None]):
     name = "request log"
 
     def __init__(self) -> None:
-        self._log = logging.getLogger("defserve").getChild("requests")
+        self._log = get_logger("requests")
 
     def begin(self, call: Call) -> None:
         pass

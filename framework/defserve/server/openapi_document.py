@@ -6,7 +6,6 @@ server still checks it. Every example is made from the constraints of its schema
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -15,11 +14,12 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from defserve.base.peer_bounds import truncate_text
+from defserve.base.redaction import get_logger
 from defserve.binding.patterns import PatternProblem, compile_pattern, is_pattern_found
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_mapping, is_object
 from defserve.protocols.mcp.tools import RETURNS_META_KEY, TAGS_META_KEY
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 OPENAPI_VERSION: Final = "3.0.3"
 
@@ -83,8 +83,8 @@ def build_openapi_document(
             operation = _operation(tool, components, authorized)
         except Exception as error:  # whatever a schema that is none makes of it: a mounted server may have written it
             left_out += 1
-            log.log(
-                logging.WARNING if left_out <= MAX_LOGGED_TOOLS else logging.DEBUG,
+            tell = log.warning if left_out <= MAX_LOGGED_TOOLS else log.debug
+            tell(
                 "the OpenAPI document leaves out the tool %r: its schema cannot be translated (%s); callers that know "
                 "its name can still call it. Correct the schema where the tool is declared",
                 truncate_text(str(tool.get("name")), MAX_OPENAPI_NAME_LENGTH),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
+from defserve.base.redaction import get_logger
 from defserve.binding.injection import Dependency
 from defserve.binding.signature import ProviderFinder, get_function_name, read_dependency
 from defserve.errors import UsageError, did_you_mean
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from defserve.server.server import Server
 
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__defserve_marks__"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import shlex
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from pydantic_core import from_json
 from defserve.base.concurrency import wait_for_shared
 from defserve.base.html_pages import render_error_page, render_html_page
 from defserve.base.peer_bounds import ByteBoundedCache
+from defserve.base.redaction import get_logger
 from defserve.base.version import VERSION
 from defserve.client.replies import make_tool_error, object_or_empty, parse_text_by_schema, unwrap_structured_content
 from defserve.core.call import Call, FinalReply
@@ -34,7 +34,7 @@ from defserve.serve.sockets import HeaderList
 from defserve.server.openapi_document import build_openapi_document
 from defserve.server.page import COPY_BUTTON_HTML, escape_line, headers, read_page_script, render_parameters
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 # A caller that can do nothing but wait for the answer.
 OFFER: Final = Offer(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, cast
 
+from defserve.base.redaction import get_logger
 from defserve.core.extension import Extension
 from defserve.errors import DefserveError, UsageError
 from defserve.server.decorators import find_author_location
@@ -151,7 +151,7 @@ def make_observer_extensions(
 # -- A server in a topic: its address, its token, and the runner for it.
 
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 TOPIC_ADDRESS_PREFIX: Final = "mcpx+"
 WAIT: Final = "if_taken=wait"

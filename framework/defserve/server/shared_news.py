@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
+from defserve.base.redaction import get_logger
 from defserve.stores.shared.worker_link import SharedStoreLink, UpdateDelivery, make_preceding_id
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 UpdateFields: TypeAlias = dict[str, bytes]
 KIND, WORKER = "t", "w"
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class UpdateHandlers(NamedTuple):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from defserve.base.redaction import get_logger
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension
 from defserve.errors import Refused
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from defserve.stores.identity import ServerIdentity
 
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class ProcessSharing(Extension):
@@ -248,7 +248,7 @@ class SharedHosts:
             try:
                 await self._news.sessions.load_principal_sessions(principal)
             except Refused as error:
-                logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
+                get_logger().warning("sessions of %s cannot be looked for: %s", principal, error)
 
     async def run_once(self, session: Session, key: str, work: OnceWork) -> str:
         """What came of `work`, which one process does for this session and key. The bool that it gives: keep it.
@@ -264,7 +264,7 @@ class SharedHosts:
         """Have the others do this for the sessions that they own. `MCPL.deliver_published` gets it there."""
         written = json.dumps(value)
         if len(written) > MAX_HOST_BYTES:
-            logging.getLogger("defserve").warning("%s: too long to be told to other processes", verb)
+            get_logger().warning("%s: too long to be told to other processes", verb)
         else:
             self._news.link.publish_update(KIND, VERB, "v", verb, "d", written)
 
@@ -272,7 +272,7 @@ class SharedHosts:
         if fields[WORKER].decode() == self._news.link.worker:
             return
         if len(self._tasks) >= MAX_TASKS:
-            logging.getLogger("defserve").warning(
+            get_logger().warning(
                 "what another process says to everyone is lost: hosts have not answered %d others", MAX_TASKS
             )
         else:
@@ -294,4 +294,4 @@ class SharedHosts:
         self._tasks.discard(task)
         self._news.link.unfinished.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logging.getLogger("defserve").warning("what another process says to everyone is lost: %s", error)
+            get_logger().warning("what another process says to everyone is lost: %s", error)

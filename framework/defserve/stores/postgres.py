@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
 
 from defserve.base.backoff import Backoff
+from defserve.base.redaction import get_logger
 from defserve.errors import DefserveError, LimitExceeded, Refused
 from defserve.stores.files import make_newer_format_message
 from defserve.stores.postgres_connections import (
@@ -58,7 +58,7 @@ POLL_SECONDS: Final = 0.25
 AGAIN: Final = 0.25
 MAX_PAUSE_SECONDS: Final = 4.0
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 MIGRATIONS: Final = (
     # Names are bytes: they may hold what a text of Postgres may not, and have one order in every database.

@@ -8,7 +8,6 @@ has the tables, `?pool=` how many connections a process has at most.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import select
 import socket
@@ -18,6 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from defserve.base.redaction import get_logger
 from defserve.errors import UsageError
 from defserve.stores.store import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
@@ -30,7 +30,7 @@ POOL_SIZE: Final = 8
 MAX_POOL_SIZE: Final = 100
 MAX_LOG_LENGTH: Final = 500
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _UNREADABLE: Final = (

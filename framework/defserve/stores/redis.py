@@ -11,13 +11,13 @@ only, so a cluster works too. The hash `format` holds the format of everything u
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from defserve.base.backoff import Backoff
+from defserve.base.redaction import get_logger
 from defserve.errors import Refused, UsageError
 from defserve.stores import store
 from defserve.stores.files import UNOWNED_VALUES_PROBLEM, make_newer_format_message
@@ -36,7 +36,7 @@ SCAN: Final = 10_000
 AGAIN: Final = 0.25
 MAX_PAUSE_SECONDS: Final = 4.0
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 # ARGV: ttl in ms or ''; then three lists, each with its length before it: expected (name, '1' + value or '0'),
 # dropped (name), put (name, value).

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import sqlite3
 import time
@@ -23,6 +22,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock, RLock, Thread
 from typing import Any, Final, Generic, TypeVar
 
+from defserve.base.redaction import get_logger
 from defserve.errors import Refused, UsageError
 from defserve.stores.files import UNOWNED_VALUES_PROBLEM, make_newer_format_message
 from defserve.stores.sqlite_entries import (
@@ -86,7 +86,7 @@ FIRST_FORMAT_NAMING_SERVERS: Final = 3
 BUSY: Final = 5.0
 PAGE: Final = 256
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 Problem = type[StoreUnavailable] | type[StoreFull] | type[StoreBusy]
 

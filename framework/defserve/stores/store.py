@@ -8,7 +8,6 @@ store.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import time
@@ -20,6 +19,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, NewType, Protocol
 
 from defserve.base.backoff import Backoff
+from defserve.base.redaction import get_logger
 from defserve.errors import LimitExceeded, Refused
 
 _NONE: Final[Mapping[str, bytes]] = MappingProxyType({})
@@ -295,7 +295,7 @@ WITHDRAWAL: Final = 1.0
 
 _HOLDER: Final = "holder"
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 def make_lease_token() -> bytes:

@@ -42,6 +42,19 @@ async def test_requests_with_an_id_in_use_fill_no_log_either(caplog: pytest.LogC
     assert len(caplog.messages) == exchange.MAX_LOGGED_MESSAGES
 
 
+async def test_what_a_handler_raises_is_logged_without_its_secrets(caplog: pytest.LogCaptureFixture):
+    def fail(entry: Any) -> None:
+        raise RuntimeError("not stored") from KeyError("Bearer hunter2-canary")
+
+    server = PretendServer({"ping": {}})
+    async with Client(server, version=VERSION, on_log=fail) as client:
+        server.say({"method": "notifications/message", "params": {"level": "info", "data": "x"}})
+        await client.ping()
+    assert "the handler of notifications/message failed" in caplog.messages
+    assert "KeyError: 'Bearer [redacted]'" in caplog.text and "RuntimeError: not stored" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 @for_each_row("said", [b"DEBUG", b"{", b"[1]", b'{"id":1}', b"[1,2,3,4]"])
 async def test_a_peer_that_sends_nothing_but_rubbish_has_left(said: bytes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(exchange, "MAX_MALFORMED_LINES", 100)

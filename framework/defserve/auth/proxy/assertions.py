@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,6 +47,7 @@ from defserve.auth.signing_keys import (
     load_fixed_key,
     parse_key_set,
 )
+from defserve.base.redaction import get_logger
 from defserve.base.secret_references import SecretSetting, is_secret_reference
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError, explain_arguments
@@ -55,7 +55,7 @@ from defserve.errors import UsageError, explain_arguments
 if TYPE_CHECKING:
     from defserve.auth.token_exchange import OnBehalfOf
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 JWT_BEARER_GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 ID_JAG_PROFILE: Final = "urn:ietf:params:oauth:grant-profile:id-jag"

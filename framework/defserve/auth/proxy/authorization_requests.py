@@ -6,7 +6,6 @@ Below: who may come in, and which scopes a sign-in grants.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import isawaitable, iscoroutinefunction
@@ -17,7 +16,7 @@ from urllib.parse import urlencode
 from defserve.auth.proxy.clients import OAuthClient
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.proxy.vendors import Vendor
-from defserve.base.redaction import format_redacted_traceback
+from defserve.base.redaction import get_logger
 from defserve.errors import UsageError
 
 MAX_STATE_LENGTH: Final = 1024
@@ -88,7 +87,7 @@ def is_same_resource(asked: str, ours: str) -> bool:
 # -- Who may come in: the list, or the function, of `OAuthProxy(allow=…)`.
 
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 UserFilter = Callable[[Mapping[str, Any]], bool]
 """Whether a user with these claims may come in. `sub` is the id that never changes for a user of this vendor."""
@@ -139,9 +138,8 @@ def make_fail_closed_filter(allow: UserFilter, owner: str) -> UserFilter:
     def allows(claims: Mapping[str, Any]) -> bool:
         try:
             said: object = allow(claims)
-        except Exception as error:
-            told = format_redacted_traceback(error)
-            log.error("%s(allow=…) failed for %s, who is not let in\n%s", owner, claims.get("sub"), told)
+        except Exception:
+            log.exception("%s(allow=…) failed for %s, who is not let in", owner, claims.get("sub"))
             return False
         if isawaitable(said):
             log.error("%s(allow=…) gave something to await, so nobody is let in: give True or False", owner)
@@ -210,9 +208,8 @@ class ScopeRule:
                 async with asyncio.timeout(RULE_SECONDS):
                     answer = await answer
             scopes = answer.split() if isinstance(answer, str) else list(answer)
-        except Exception as error:
-            told = format_redacted_traceback(error)
-            log.error("OAuthProxy(scopes_for=…) failed for %s, who gets no optional scope\n%s", claims.get("sub"), told)
+        except Exception:
+            log.exception("OAuthProxy(scopes_for=…) failed for %s, who gets no optional scope", claims.get("sub"))
             return frozenset()
         allowed = frozenset(scope for scope in scopes if isinstance(scope, str))
         known = (*self._offered.optional, *self._offered.scopes)

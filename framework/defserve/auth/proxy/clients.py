@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -27,6 +26,7 @@ from defserve.auth.proxy.site_messages import OAuthError, SiteRequest
 from defserve.auth.rates import Rate, TokenBuckets
 from defserve.base.hidden_characters import remove_hidden_characters
 from defserve.base.peer_bounds import ByteBoundedCache
+from defserve.base.redaction import get_logger
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, UsageError
 
@@ -245,7 +245,7 @@ def readable(name: object) -> str:
 # -- Clients whose id is the URL of a document about them (CIMD). A stranger chooses the URL, so it is fetched guarded.
 
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 MAX_DOCUMENT_BYTES: Final = 16 * 1024
 SECONDS: Final = 5.0

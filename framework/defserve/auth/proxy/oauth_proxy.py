@@ -5,7 +5,6 @@ people whom a company's identity provider vouches for, and for clients that act 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -44,6 +43,7 @@ from defserve.auth.proxy.tokens import ProxyTokens, UserGrants, VendorSignInRule
 from defserve.auth.proxy.vendors import Vendor, VendorLogin, resolve_vendor
 from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS
 from defserve.auth.token_exchange import OnBehalfOf
+from defserve.base.redaction import get_logger
 from defserve.base.secret_references import read_secret_setting
 from defserve.core.json_values import is_mapping
 from defserve.errors import DefserveError, UsageError, explain_arguments
@@ -264,7 +264,7 @@ def _secrets(given: str | Sequence[str] | None, *, is_shared: bool) -> list[byte
 # -- The endpoints and pages of the authorization server, by path, and what each answers.
 
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 AUTHORIZE, CONSENT, CALLBACK = "/authorize", "/consent", "/callback"
 TOKEN, REGISTER, REVOKE, KEYS = "/token", "/register", "/revoke", "/jwks"

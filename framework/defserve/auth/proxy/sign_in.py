@@ -7,7 +7,6 @@ browser began.
 from __future__ import annotations
 
 import hmac
-import logging
 import re
 import secrets
 import time
@@ -51,8 +50,9 @@ from defserve.auth.proxy.tokens import (
 )
 from defserve.auth.proxy.vendors import SignedInUser, VendorLogin
 from defserve.base.html_pages import make_html_headers, render_html_page
+from defserve.base.redaction import get_logger
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 _COOKIE: Final = "signin-"
 _NO_CLIENT: Final = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 import re
 import secrets
 import time
@@ -38,10 +37,11 @@ from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, parse_req
 from defserve.auth.proxy.vendors import VendorLogin
 from defserve.base.concurrency import wait_for_shared
 from defserve.base.peer_bounds import ByteBoundedCache
+from defserve.base.redaction import get_logger
 from defserve.errors import DefserveError, ToolError
 from defserve.stores.store import OAUTH_GRANT_SPACES, Lease, SharedNonceStore, Store, StoreChange, StoreCorrupt
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 CODE_SECONDS: Final = 60.0
 ACCESS_SECONDS: Final = 3600.0

@@ -6,7 +6,6 @@ Here it is decided where to send the browser, and what the code that it brings b
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,11 +26,12 @@ from defserve.auth.oauth import encode_client_basic_auth, make_pkce_challenge
 from defserve.auth.principals import is_token_principal_id
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.signed_tokens import IdTokenVerifier
+from defserve.base.redaction import get_logger
 from defserve.base.secret_references import SecretSetting
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError, did_you_mean, explain_arguments
 
-log = logging.getLogger("defserve.auth")
+log = get_logger("auth")
 
 METADATA_SECONDS: Final = 600.0
 

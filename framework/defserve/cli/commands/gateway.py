@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.base.redaction import get_logger
 from defserve.cli.content import print_file_check
 from defserve.cli.exits import EXIT_INTERRUPTED
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
@@ -123,7 +124,7 @@ def _tls(address: Address, options: Namespace) -> ssl.SSLContext | None:
 
 def _log_to_stderr() -> None:
     lines = logging.StreamHandler(sys.stderr)
-    log = logging.getLogger("defserve.gateway")
+    log = get_logger("gateway")
     log.addHandler(lines)
     log.setLevel(logging.INFO)
-    logging.getLogger("defserve.gateway.websockets").setLevel(logging.ERROR)
+    get_logger("gateway.websockets").setLevel(logging.ERROR)

@@ -11,6 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.base.redaction import get_logger
 from defserve.cli.content import print_file_check
 from defserve.cli.exits import EXIT_OK
 from defserve.cli.kernel_actions import CONFIG_HELP, format_member_note, list_kernel_commands, run_kernel_verb
@@ -139,7 +140,7 @@ class KernelStartDisplay:
 
     def __enter__(self) -> KernelStartDisplay:
         if not self._is_logged:
-            logging.getLogger("defserve.proxying").addFilter(_is_other_news)
+            get_logger("proxying").addFilter(_is_other_news)
         for id, member in self._kernel.members.items():
             if member.backend is not None:
                 member.backend.watch(partial(self._note_change, id))
@@ -157,7 +158,7 @@ class KernelStartDisplay:
 
     def __exit__(self, *_: object) -> None:
         self._stop_drawing()
-        logging.getLogger("defserve.proxying").removeFilter(_is_other_news)
+        get_logger("proxying").removeFilter(_is_other_news)
 
     def _note_change(self, id: str, change: BackendTransition) -> None:
         if change.new in ("connecting", "restarting"):

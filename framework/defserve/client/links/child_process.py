@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import shutil
 import signal
@@ -19,7 +18,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final, NamedTuple, cast
 
-from defserve.base.redaction import escape_unprintable_lines
+from defserve.base.redaction import escape_unprintable_lines, get_logger
 from defserve.client.link import MAX_LOOP_TURN_SECONDS, ProgramMissing, split_into_pieces
 from defserve.client.replies import KEPT_HEAD_BYTES, KEPT_TAIL_BYTES, TruncatedMessage
 from defserve.core.messages import LineSplitter
@@ -32,7 +31,7 @@ MAX_READY_BYTES: Final = 1024 * 1024
 LATE_OUTPUT_SECONDS = 0.2
 """How long what a process wrote may come after its exit. A grandchild may hold its pipes open for ever."""
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class ChildProcessOptions(NamedTuple):

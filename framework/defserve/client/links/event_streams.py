@@ -6,7 +6,6 @@ Also the older transport that has nothing else: HTTP+SSE of 2024.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from time import monotonic
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from defserve.base.backoff import compute_backoff, parse_retry_after
 from defserve.base.http_connection import BrokenHttpConnection
+from defserve.base.redaction import get_logger
 from defserve.client.link import LoopTimeBudget, MessageHandler, ResolveHost, split_into_pieces
 from defserve.client.links.endpoint import (
     EVENT_STREAM_MEDIA_TYPE,
@@ -45,7 +45,7 @@ PASSING: Final = frozenset((408, 409, 425, 429))
 Take: TypeAlias = Callable[[bytes, Request | None, MessageHandler], Awaitable[Reply | None]]
 """Hands on what is not the answer to a request, and gives back the answer."""
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class EventStreams:

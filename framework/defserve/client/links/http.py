@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pydantic_core import from_json
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.http_connection import BrokenHttpConnection
 from defserve.base.peer_bounds import BoundedTable
+from defserve.base.redaction import get_logger
 from defserve.client.eras import MCP_KEY_PREFIX
 from defserve.client.link import LostRequest, MessageHandler, ResolveHost, SessionLost
 from defserve.client.links.endpoint import (
@@ -78,7 +78,7 @@ MAX_WAITING_MESSAGES = 256
 LISTEN_SECONDS = 0.25
 FAREWELL_SECONDS = 2.0
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class HttpLink:

@@ -5,11 +5,11 @@ Patterns (`memory.*`) stay in the host. The server is told the names that match.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, TypeAlias
 
+from defserve.base.redaction import get_logger
 from defserve.client.answers import maybe_await
 from defserve.client.replies import Json, filter_strings, object_or_empty
 from defserve.core.json_values import is_array, is_object
@@ -41,7 +41,7 @@ LENIENT: Final = ("pushEvents", "contextHooks")
 # Uses of an older draft that also calls itself 0.5.
 OTHER_DRAFT: Final = ("stateUpdate", "branches")
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 __all__ = [
     "FEATURE_SETS_CHANGED",

@@ -7,14 +7,13 @@ the other, each with the changes of those before it. Then the other servers are 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from defserve.base.peer_bounds import truncate_text
-from defserve.base.redaction import escape_unprintable
+from defserve.base.redaction import escape_unprintable, get_logger
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
@@ -47,7 +46,7 @@ BEFORE_INFERENCE_SECONDS: Final = 5.0
 AFTER_INFERENCE_SECONDS: Final = 10.0
 POSITIONS: Final = ("system", "beforeUser", "afterUser")
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ A server that does not speak MCPL gets no MCPL messages and no answers to such m
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from defserve.base.redaction import get_logger
 from defserve.client.answers import SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.conversation import ClientConversation
@@ -55,7 +55,7 @@ from defserve.protocols.mcpl.vocabulary import (
 if TYPE_CHECKING:
     from defserve.client.client import Client
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class McplPeer(ClientExtension):

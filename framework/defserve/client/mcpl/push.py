@@ -6,7 +6,6 @@ An event counts once. If there is no room for it, the server is told, and may se
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from pydantic_core import from_json
 
 from defserve.base.peer_bounds import estimate_value_bytes, truncate_text
+from defserve.base.redaction import get_logger
 from defserve.client.answers import maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
@@ -85,7 +85,7 @@ Take: TypeAlias = Callable[[Json], Awaitable[Json]]
 
 SCHEME: Final = "inbox://"
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class InboxPoller:

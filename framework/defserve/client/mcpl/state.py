@@ -7,7 +7,6 @@ set run one after another, so that they do not branch off from each other.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic_core import from_json, to_json
 
+from defserve.base.redaction import get_logger
 from defserve.client.answers import SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.extension import SendParams
@@ -41,7 +41,7 @@ MAX_STATE_CHECKPOINT_ID_LENGTH: Final = 1_024
 MAX_CONTENT_BYTES: Final = 16 * 1024 * 1024
 EACH_TAKES: Final = 256
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 @dataclass(frozen=True, slots=True)

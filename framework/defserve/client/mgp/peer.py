@@ -7,7 +7,6 @@ the server knows of that. A callback of the server becomes a form (§13.4).
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from uuid import uuid4
 
 from pydantic_core import from_json
 
+from defserve.base.redaction import get_logger
 from defserve.client.answers import (
     Accept,
     Answers,
@@ -546,7 +546,7 @@ class CallConfirmation:
 ANSWER_DEADLINE: Final[ContextVar[float | None]] = ContextVar("answer_by", default=None)
 """Until when (seconds since 1970) the server waits for the answer that is being asked for; None if it does not say."""
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 # Callback type → the field of its form. A notification wants no answer.
 CALLBACK_FIELDS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = {

@@ -9,13 +9,12 @@ this.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from uuid import uuid4
 
-from defserve.base.redaction import escape_unprintable
+from defserve.base.redaction import escape_unprintable, get_logger
 from defserve.client.answers import Answers, ask_yes_or_no, maybe_await
 from defserve.client.audit import MgpAuditTrail
 from defserve.client.replies import (
@@ -493,7 +492,7 @@ Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 PERMISSION_REQUEST_METHODS: Final = ("mgp/permission/request", "mgp/permission/await")
 TELL_METHODS: Final = ("mgp/permission/grant", "mgp/permission/response")
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 async def send_grants(send: Send, id: str, decided: Mapping[str, Grant], by: str) -> None:

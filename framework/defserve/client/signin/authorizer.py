@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import threading
 from base64 import b64decode
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
@@ -24,6 +23,7 @@ from defserve.auth.oauth import (
     is_loopback,
     parse_oauth_challenge,
 )
+from defserve.base.redaction import get_logger
 from defserve.client.client import Client
 from defserve.client.link import ClientAuth, HttpChallenge
 from defserve.client.signin.credentials import (
@@ -82,7 +82,7 @@ MAX_CLAIMS_LENGTH: Final = 8 * 1024
 
 AsyncWork: TypeAlias = Coroutine[Any, Any, bool]
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class AuthorizerOptions(NamedTuple):

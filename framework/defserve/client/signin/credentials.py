@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import secrets
 import threading
@@ -20,6 +19,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from defserve.auth.oauth import encode_client_basic_auth
+from defserve.base.redaction import get_logger
 from defserve.client.link import SIGN_IN_FOLDER, canonicalize_url, get_sign_in_path
 from defserve.client.replies import (
     Json,
@@ -447,7 +447,7 @@ FORMAT: Final = 1
 MAX_FILE_BYTES: Final = 512 * 1024
 NAME: Final = "the sign-in"
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class FileCredentialStore:

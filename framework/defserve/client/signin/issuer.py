@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,10 +15,11 @@ from defserve.auth.oauth import (
     list_issuer_metadata_urls,
     list_resource_metadata_urls,
 )
+from defserve.base.redaction import get_logger
 from defserve.client.replies import Json, filter_strings, number_or_none, string_or_none
 from defserve.client.signin.fetching import Fetcher, RefusedByIssuer, SignInError, quote_peer_text
 
-log = logging.getLogger("defserve.client")
+log = get_logger("client")
 
 
 class DiscoveredIssuer(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from defserve.auth.authority import is_local_user, is_stranger, make_anonymous_ip_principal
 from defserve.auth.principals import LOCAL_PRINCIPAL, MAX_PRINCIPAL_ID_LENGTH, Principal
 from defserve.base.hidden_characters import is_printable_line
+from defserve.base.redaction import get_logger
 from defserve.core.shapes import read_member
 from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mcp.authorization import identify_caller
@@ -190,7 +190,7 @@ UNREADABLE: Final = "(unreadable)"
 TIMES: Final = ("granted_at", "expires_at")
 MEMBERS: Final = frozenset(each.name for each in fields(Entry))
 
-log = logging.getLogger("defserve.kernel")
+log = get_logger("kernel")
 
 
 class KeptEntries:

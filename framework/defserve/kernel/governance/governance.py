@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.principals import LOCAL_PRINCIPAL
+from defserve.base.redaction import get_logger
 from defserve.core.extension import Extension, Stages
 from defserve.errors import UsageError
 from defserve.kernel.governance.access import (
@@ -66,7 +66,7 @@ MAX_RECORDED_CHANGES: Final = 1_000
 RECORD_SECONDS: Final = 3_600.0
 """And so many are in the audit log one by one. Of the others their number is there, in a record of its own."""
 
-log = logging.getLogger("defserve.kernel")
+log = get_logger("kernel")
 
 
 class Governance(Extension):

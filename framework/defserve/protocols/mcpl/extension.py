@@ -137,9 +137,9 @@ class MCPL(SectionedExtension):
             return False
         if (gate := words.find_missing_grant(method, get_feature_policy(call).grants)) is None:
             return True
-        import logging
+        from defserve.base.redaction import get_logger
 
-        logging.getLogger("defserve").info("%s: dropped, because %s is not granted", method, gate)
+        get_logger().info("%s: dropped, because %s is not granted", method, gate)
         return False
 
     # -- feature sets ------------------------------------------------------------------------------------

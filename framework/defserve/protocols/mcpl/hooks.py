@@ -7,12 +7,12 @@ fails, the host is told and decides; other failures are logged and contribute no
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.core.extension import Handler, Listener
 from defserve.core.json_values import as_list, is_array, is_mapping
@@ -207,7 +207,7 @@ class HookSection(McplSection):
         try:
             end = InferenceEnd.from_wire(params)
         except InvalidParams as error:
-            logging.getLogger("defserve").warning("%s: %s", call.method, error.message)
+            get_logger().warning("%s: %s", call.method, error.message)
             return
         if call.session.local(SeenInferences).record_end(end.inference_id):
             await _run_if_room(call.session, _show(call, end, hooks))
@@ -233,9 +233,7 @@ async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
         _cap(injection["content"], limits.injection)
     if undeclared := [one["position"] for one in found if one["position"] not in allowed]:
         # The host was told that this hook does not use the position.
-        logging.getLogger("defserve").warning(
-            "%s: left out, because the hook does not declare positions=%s", own.title, undeclared
-        )
+        get_logger().warning("%s: left out, because the hook does not declare positions=%s", own.title, undeclared)
     return [one for one in found if one["position"] in allowed]
 
 
@@ -302,9 +300,7 @@ async def _run_if_room(session: Session, work: Coroutine[Any, Any, None]) -> Non
     observers = session.local(Observers)
     if observers.count >= session.composition.limits.in_flight:
         work.close()
-        logging.getLogger("defserve").warning(
-            "%s: skipped, because hooks still look at earlier turns", AFTER_INFERENCE_METHOD
-        )
+        get_logger().warning("%s: skipped, because hooks still look at earlier turns", AFTER_INFERENCE_METHOD)
         return
     observers.count += 1
     try:
@@ -471,7 +467,7 @@ def log_failure(own: Call, error: Exception) -> str:
     """Log why a hook failed; returns what the host may know of it."""
     if not isinstance(error, TimedOut):
         return mask_unexpected_error(own, error)
-    logging.getLogger("defserve").warning("%s %s", own.title, error.message)
+    get_logger().warning("%s %s", own.title, error.message)
     return error.message
 
 

@@ -330,10 +330,10 @@ class McplTerms:
         if self._noted:
             return
         self._noted = True
-        import logging
+        from defserve.base.redaction import get_logger
 
         effect = "no feature set acts" if self.vocabulary.by_grant else "all feature sets act"
-        logging.getLogger("defserve").info("%s: the host has sent no featureSets/update, so %s", call.title, effect)
+        get_logger().info("%s: the host has sent no featureSets/update, so %s", call.title, effect)
 
 
 # What hosts below 0.5 may serve without offering it.
@@ -436,9 +436,9 @@ def handle_policy_notification(live: McplTerms, params: Params, session: Session
 
 
 def _warn(message: str, *arguments: str) -> None:
-    import logging
+    from defserve.base.redaction import get_logger
 
-    logging.getLogger("defserve").warning(message, *arguments)
+    get_logger().warning(message, *arguments)
 
 
 def policy_receipt(live: McplTerms, policy: GrantPolicy, sets: Iterable[FeatureSetBase]) -> Params:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import ByteBoundedCache
+from defserve.base.redaction import get_logger
 from defserve.binding.signature import find_source_location, get_function_name
 from defserve.core.call import Call
 from defserve.core.engine import CancellableTask
@@ -249,7 +249,7 @@ class PushSection(McplSection):
                 continue
             waiting = len(peer.session.local(SessionPushes).under_way)
             if waiting >= BACKLOG:
-                logging.getLogger("defserve").warning(
+                get_logger().warning(
                     "%s: event %s is not sent to a session of %s, which has not answered %d others",
                     feature_set.name,
                     wire["eventId"],
@@ -333,9 +333,7 @@ class PushSection(McplSection):
         except (FeatureDisabled, PeerGone):
             return False
         except (PeerError, Refused) as error:
-            logging.getLogger("defserve").warning(
-                "an event of %s was not delivered: %s", get_function_name(source.function), error
-            )
+            get_logger().warning("an event of %s was not delivered: %s", get_function_name(source.function), error)
         return True
 
 
@@ -404,12 +402,7 @@ class RunningSources(dict[EventSource, CancellableTask]):
 
 
 def _log_crash(source: EventSource, error: Exception) -> None:
-    from defserve.base.redaction import format_redacted_traceback
-
-    told = format_redacted_traceback(error)
-    logging.getLogger("defserve").error(
-        "events %s crashed; it is started again\n%s", get_function_name(source.function), told
-    )
+    get_logger().error("events %s crashed; it is started again", get_function_name(source.function), exc_info=error)
 
 
 # -- MCPL §9 for hosts that cannot be called: events wait in a resource, `inbox://<set>`, for their readers. Bounded.

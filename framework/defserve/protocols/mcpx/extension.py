@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -16,6 +15,7 @@ from pydantic_core import from_json
 
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import MAX_PRINCIPAL_ID_LENGTH, PARTICIPANT_PREFIX, Principal, make_anonymous_principal
+from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.core.extension import CarriedMessage, Extension, Offer, is_coroutine_function
 from defserve.core.messages import INVALID_REQUEST, EncodedJson, Reply, encode
@@ -121,7 +121,7 @@ ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "res
 
 MAX_REPORTS: Final = 16
 
-log = logging.getLogger("defserve.protocols.mcpx")
+log = get_logger("protocols.mcpx")
 
 
 class TopicMembership:
@@ -324,7 +324,5 @@ class TopicCarrier:
 async def _quietly(work: Awaitable[None]) -> None:
     try:
         await work
-    except Exception as error:
-        from defserve.base.redaction import format_redacted_traceback
-
-        log.error("a handler of the topic failed\n%s", format_redacted_traceback(error))
+    except Exception:
+        log.exception("a handler of the topic failed")

@@ -125,9 +125,9 @@ class AuditTrail:
                 try:
                     settle()
                 except Exception as error:
-                    import logging
+                    from defserve.base.redaction import get_logger
 
-                    logging.getLogger("defserve").error("the audit trail could not be finished: %s", error)
+                    get_logger().error("the audit trail could not be finished: %s", error)
 
     def close(self) -> None:
         for sink in self.sinks:
@@ -155,9 +155,9 @@ class AuditTrail:
                     from defserve.stores.audit.log_file import AuditUnavailable
 
                     raise AuditUnavailable("the audit log cannot be written, so this is not done") from error
-                import logging
+                from defserve.base.redaction import get_logger
 
-                logging.getLogger("defserve").error("audit event %s is lost: %s", event["event_type"], error)
+                get_logger().error("audit event %s is lost: %s", event["event_type"], error)
 
 
 def _event(
@@ -284,9 +284,9 @@ class AuditLogger:
 
     def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None:
         """Write one event. `durable` changes nothing: the logger's handlers decide what becomes of a line."""
-        import logging
+        from defserve.base.redaction import get_logger
 
-        logging.getLogger("defserve").getChild("audit").info("%s", to_json(event).decode())
+        get_logger("audit").info("%s", to_json(event).decode())
 
 
 def open_audit_sinks(given: AuditSinks, log_name: str | None = None) -> tuple[AuditSink, ...]:

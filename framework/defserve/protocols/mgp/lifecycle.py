@@ -135,11 +135,9 @@ class LifecycleSection(Extension):
         sender, composition = CURRENT_SENDER.get(), session.composition
         caller = sender if isinstance(sender, Principal) else LOCAL_PRINCIPAL
         if not self._may_stop(caller):
-            import logging
+            from defserve.base.redaction import get_logger
 
-            logging.getLogger("defserve").warning(
-                "%s may not shut this server down: %s ignored", caller.id, LIFECYCLE_METHOD
-            )
+            get_logger().warning("%s may not shut this server down: %s ignored", caller.id, LIFECYCLE_METHOD)
         elif composition.service.phase == "serving":
             composition.service.stop(composition.limits.drain, read_shutdown_reason(params))
 
@@ -383,13 +381,10 @@ class HealthCheck:
         try:
             return _problem(running.result())
         except (Exception, asyncio.CancelledError) as error:
-            import logging
-
-            from defserve.base.redaction import format_redacted_traceback
+            from defserve.base.redaction import get_logger
 
             # The client reads only the type: the text may hold what it should not see.
-            told = format_redacted_traceback(error)
-            logging.getLogger("defserve").warning("health check %s failed\n%s", self.name, told)
+            get_logger().warning("health check %s failed", self.name, exc_info=error)
             return type(error).__name__
 
     def _begin(self) -> asyncio.Future[Any]:

@@ -5,12 +5,12 @@ A call by a meta-tool is the call of the tool itself: its name is replaced befor
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.hidden_characters import remove_hidden_characters
+from defserve.base.redaction import get_logger
 from defserve.binding.results import PackedResult
 from defserve.core.call import Call
 from defserve.core.extension import Handler, Next
@@ -69,7 +69,7 @@ class ToolSearch:
         for name in options.pinned if is_whole else ():
             if self.section.catalogue.find_by_name(name) is None:
                 fix = did_you_mean(name, (each for each, _ in self._tools.registry.items()), "check Search(pinned=…)")
-                logging.getLogger("defserve").warning("there is no tool %r to be pinned\n  fix: %s", name, fix)
+                get_logger().warning("there is no tool %r to be pinned\n  fix: %s", name, fix)
         known = [self.section.catalogue.find_by_name(name) for name in options.pinned]
         tokens = {entry.name: entry.tokens for entry in known if entry is not None}
         reserve = options.budget.pinned_reserve

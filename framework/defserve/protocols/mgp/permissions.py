@@ -7,7 +7,6 @@ grant them. Grants live as long as the session. Without sessions they travel wit
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from defserve.auth.authority import AUTHENTICATION_HINT, is_stranger
 from defserve.auth.principals import SCOPE_WILDCARD, format_invoke_scope
+from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array, is_object
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.extension import MGP
 
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 DECISION_MS = 2000
 """A person decides in this time, if at all soon. A client waits so long before it tries again."""

@@ -15,7 +15,6 @@ call ended, and `defserve why` tells it. Cedar, OPA and others are called from w
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from pydantic_core import to_jsonable_python
 
 from defserve.auth.authority import is_local_user
-from defserve.base.redaction import format_redacted_traceback
+from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.errors import Refused
 from defserve.protocols.mcp.authorization import identify_caller
@@ -39,7 +38,7 @@ POLICY_SECONDS: Final = 10.0
 MAX_REASON_LENGTH: Final = 500
 POLICY_FAILED_TEXT: Final = "the policy of this server could not decide"
 
-log = logging.getLogger("defserve.policy")
+log = get_logger("policy")
 
 
 class PolicyRefused(Refused):
@@ -119,8 +118,7 @@ async def ask_policy(policy: Policy, call: Call, tool: Tool, arguments: Mapping[
     try:
         decision = await _decide(policy, PolicyRequest.from_call(call, tool, arguments))
     except Exception as error:
-        # Its text is the author's own, and may hold anything.
-        log.error("the policy failed at %s, which is refused\n%s", tool.name, format_redacted_traceback(error))
+        log.exception("the policy failed at %s, which is refused", tool.name)
         record.outcome, record.reason = "error", type(error).__name__
         raise PolicyRefused(f"{tool.name} was refused: {POLICY_FAILED_TEXT}") from None
     record.outcome, record.reason = decision.outcome, decision.reason[:MAX_REASON_LENGTH]

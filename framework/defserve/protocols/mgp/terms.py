@@ -116,9 +116,9 @@ def _read_offer(offer: Offer) -> Mapping[str, Any] | None:
 
 
 def _log(text: str) -> None:
-    import logging
+    from defserve.base.redaction import get_logger
 
-    logging.getLogger("defserve").warning(text)
+    get_logger().warning(text)
 
 
 class PersonConfirmedMarker:

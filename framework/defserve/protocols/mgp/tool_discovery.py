@@ -543,9 +543,9 @@ class ToolListShortener(Extension):
         if options.level != "auto" or self._said:
             return
         self._said = True
-        import logging
+        from defserve.base.redaction import get_logger
 
-        logging.getLogger("defserve").info(
+        get_logger().info(
             "a list of all tools would take %d tokens, more than %d: lists show what searches, and what was loaded",
             catalogue.tokens,
             options.budget.max_tokens,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from defserve.auth.principals import Principal, decode_principal, encode_principal
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.redaction import get_logger
 from defserve.core.messages import Notification, Reply, decode
 from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.redis_log import RedisLog
@@ -44,7 +44,7 @@ PAUSE, TRIES = 0.01, 100
 SessionUpdates = list[tuple[str, dict[str, bytes]]]
 Replay = Callable[[RedisLog, SessionUpdates | None], Mapping[str, "asyncio.Task[None]"]]
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class RedisLogs:

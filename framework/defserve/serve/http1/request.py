@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Mapping, MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.base.redaction import get_logger
 from defserve.serve.sockets import BUFFERED_REQUEST_KEY, log_failed_request
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from defserve.serve.sockets import ClientWatcher, Scope
 
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 # A complete response up to this size is written in one piece.
 MAX_WHOLE_BODY_BYTES: Final = 65_536

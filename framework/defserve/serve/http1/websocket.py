@@ -20,12 +20,13 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from defserve.base.redaction import get_logger
 from defserve.serve.http1.connection import MAX_DROPPED_BYTES, HttpConnection, StallGuard
 from defserve.serve.http1.framing import RequestHead
 from defserve.serve.sockets import MAX_SMALL_FRAGMENTS, SMALL_FRAGMENT_BYTES, TOO_MANY_FRAGMENTS, log_failed_request
 
-log = logging.getLogger("defserve")
-_quiet = logging.getLogger("defserve.websockets")
+log = get_logger()
+_quiet = get_logger("websockets")
 _quiet.addHandler(logging.NullHandler())
 _quiet.propagate = False
 

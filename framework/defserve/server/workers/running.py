@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.bearer_tokens import check_verifier_settings
+from defserve.base.redaction import get_logger
 from defserve.core.json_values import is_array
 from defserve.errors import UsageError
 from defserve.serve.address import DEFAULT_PORTS_BY_SCHEME, Address
@@ -156,7 +157,7 @@ def _teller(log_json: bool) -> Callable[[str], None]:
     # The log of this process belongs to the author, so it is not set up here.
     handler = NonBlockingLogHandler()
     handler.setFormatter(JsonLogFormatter() if log_json else None)
-    name = logging.getLogger("defserve").getChild("workers").name
+    name = get_logger("workers").name
     return lambda text: handler.emit(logging.LogRecord(name, logging.INFO, "", 0, text, None, None))
 
 

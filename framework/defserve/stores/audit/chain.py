@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from defserve.base.redaction import redact
+from defserve.base.redaction import get_logger, redact
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.files import make_newer_format_message, replace_file
@@ -479,7 +479,6 @@ class SyslogAnchor:
         return None
 
     def store_head(self, head: bytes, before: bytes | None) -> bool:
-        import logging
         from logging.handlers import SysLogHandler
 
         record = logging.LogRecord("audit", logging.INFO, "", 0, "%s %s", (self._log, head.decode().strip()), None)
@@ -509,7 +508,7 @@ CHUNK: Final = 1024 * 1024
 MAX_END_BYTES: Final = 256
 """The end of a line, from `seq` on, is shorter."""
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class LogAnchors:

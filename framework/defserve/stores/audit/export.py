@@ -12,7 +12,6 @@ A record that was sent twice has the same `log.record.uid` both times. Needs `op
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from defserve.base.backoff import Backoff, parse_retry_after
+from defserve.base.redaction import get_logger
 from defserve.base.version import VERSION
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import DefserveError, UsageError
@@ -53,7 +53,7 @@ ReadPage = Callable[[int, int], AuditPage]
 """`(first, limit)`: the records from a number on. It may wait for a disk or network."""
 SendBody = Callable[[bytes], Awaitable["CollectorAnswer"]]
 
-log = logging.getLogger("defserve.audit.export")
+log = get_logger("audit.export")
 
 
 class CollectorAnswer(NamedTuple):

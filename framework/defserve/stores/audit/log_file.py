@@ -8,7 +8,6 @@ says in a `lost` record how many events it had no room to keep.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
+from defserve.base.redaction import get_logger
 from defserve.base.secret_references import read_secret_setting
 from defserve.errors import Refused, UsageError
 from defserve.stores.audit.chain import (
@@ -50,7 +50,7 @@ WRITE_DELAY_SECONDS: Final = 0.05
 WRITE_RETRY_SECONDS: Final = 1.0
 MAX_PENDING_BYTES: Final = 8 * 1024 * 1024
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class AuditUnavailable(Refused):

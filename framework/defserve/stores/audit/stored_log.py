@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import os
 import random
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
@@ -17,6 +16,7 @@ from datetime import datetime
 from threading import Lock, Thread
 from typing import Any, Final, NamedTuple, TypeVar
 
+from defserve.base.redaction import get_logger
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.audit.chain import (
     AuditChainCheck,
@@ -50,7 +50,7 @@ MAX_TRIES: Final = 100
 MAX_NAMES: Final = 10
 
 T = TypeVar("T")
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 def is_audit_store_address(address: str) -> bool:

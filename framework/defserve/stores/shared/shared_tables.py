@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from defserve.base.backoff import Backoff
+from defserve.base.redaction import get_logger
 from defserve.errors import LimitExceeded, TimedOut
 from defserve.stores.shared.lua_scripts import LUA_PRELUDE, ScriptArgument
 from defserve.stores.shared.worker_link import SharedStoreLink
 from defserve.stores.store import StoreFull, StoreUnavailable
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 CHANGED: Final = "table"
 TABLE_TIMEOUT: Final = 5.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import secrets
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias, cast
 
 from defserve.base.backoff import Backoff
+from defserve.base.redaction import get_logger
 from defserve.errors import Refused
 from defserve.stores.identity import ServerIdentity
 from defserve.stores.redis import RedisAddress
@@ -37,7 +37,7 @@ LAST_PLACE: Final = (1 << 64) - 1
 
 Receiver: TypeAlias = Callable[[dict[str, bytes], str], Awaitable[None] | None]
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class SharedStoreLink:

@@ -328,7 +328,7 @@ def _(trial: Trial) -> None:
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
+            heard.append(f"{record.getMessage()} {record.exc_text} {record.exc_info}")
 
     listener, logger = Listener(), logging.getLogger("defserve.auth")
     shown = {name: token("A", "A", sub=name) for name in ("ann", "bob")}

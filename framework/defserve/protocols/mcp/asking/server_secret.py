@@ -48,9 +48,9 @@ class ServerSecret:
             self._sealer = self._make_sealer()
         if self._is_ephemeral and not is_local:
             self._is_ephemeral = False
-            import logging
+            from defserve.base.redaction import get_logger
 
-            logging.getLogger("defserve").warning(
+            get_logger().warning(
                 "warning: a tool asked its caller a question, and only this process can accept the answer.\n"
                 "  After a restart, or in another process, the caller has to call again.\n"
                 "  fix: give all processes the same %s (or Server(secret=…)), made with\n"

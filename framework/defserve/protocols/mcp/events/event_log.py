@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 import random
 import secrets
 import time
@@ -29,6 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
 
+from defserve.base.redaction import get_logger
 from defserve.core import json_values
 from defserve.core.messages import Params
 from defserve.errors import InvalidParams
@@ -51,7 +51,7 @@ MAX_EVENTS_AT_ONCE: Final = 100
 MAX_BATCH_BYTES: Final = 1 << 20
 """Of the events that are written at once, unless one alone has more."""
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class Cursor(NamedTuple):

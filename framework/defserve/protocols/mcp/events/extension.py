@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.backoff import Backoff
+from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Offer
 from defserve.core.messages import EncodedJson, Params
@@ -68,7 +68,7 @@ FAREWELL_SECONDS: Final = 5.0
 POLLS_KEPT: Final = 3
 """A source goes on running for as long as so many polls would take."""
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class Events(Extension):

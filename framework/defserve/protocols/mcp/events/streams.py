@@ -9,7 +9,6 @@ second.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from defserve.base.backoff import Backoff
 from defserve.base.concurrency import BackgroundTasks, wait_for_shared
-from defserve.base.redaction import format_redacted_traceback
+from defserve.base.redaction import get_logger
 from defserve.core.messages import Params
 from defserve.errors import DefserveError, LimitExceeded, Refused
 from defserve.protocols.mcp.events.draft import (
@@ -59,7 +58,7 @@ SOURCE_LEASE_SECONDS: Final = 1.0
 MAX_SOURCES: Final = 1_000
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class EventHub:
@@ -205,8 +204,7 @@ class EventHub:
                 if isinstance(error, TimeoutError) and until_lost.expired():
                     log.warning("the source of event %s stops: another process may run it by now", event.name)
                     continue
-                told = format_redacted_traceback(error)
-                log.error("the source of event %s failed, and is started again\n%s", event.name, told)
+                log.exception("the source of event %s failed, and is started again", event.name)
             finally:
                 await lease.release()
             await asyncio.sleep(backoff.next_wait())
@@ -412,8 +410,8 @@ class LogFollower:
         """Once for each time that the store is away."""
         if not self._has_failed:
             self._has_failed = True
-            told = error if isinstance(error, DefserveError) else format_redacted_traceback(error)
-            log.warning("events %s cannot be read: %s", self._name, told)
+            is_unexpected = not isinstance(error, DefserveError)
+            log.warning("events %s cannot be read: %s", self._name, error, exc_info=error if is_unexpected else None)
             for reader in list(self._waiting):
                 reader.report_failure(error)
 

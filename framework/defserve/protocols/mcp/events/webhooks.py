@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 import secrets
 from contextlib import AsyncExitStack, suppress
 from hashlib import sha256
@@ -22,7 +21,7 @@ from defserve.auth.api_keys import find_ended_credentials
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, encode_principal
 from defserve.auth.rates import Rate, TokenBuckets
-from defserve.base.redaction import format_redacted_traceback
+from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
@@ -292,7 +291,7 @@ LEASE_SECONDS: Final = 0.5
 MISSING_SECONDS: Final = 60.0
 """How long after the start an event may be declared that somebody has subscribed to before."""
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class Deliveries:
@@ -327,8 +326,7 @@ class Deliveries:
                 else:
                     await _wait(self._changed, IDLE_LOOK_SECONDS)
             except Exception as error:  # nothing that is raised may end it: nobody would get an event again
-                told = error if isinstance(error, Refused) else format_redacted_traceback(error)
-                log.warning("webhooks wait for the store: %s", told)
+                log.warning("webhooks wait for the store: %s", error, exc_info=not isinstance(error, Refused))
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _run_with_lease(self) -> None:

@@ -6,7 +6,6 @@ Records lie in the server's store, counted for each principal. The process that 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import re
 import secrets
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic_core import from_json, to_json
 
+from defserve.base.redaction import get_logger
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.errors import LimitExceeded, Refused
@@ -313,7 +313,7 @@ MAX_DEAD_RUNNERS: Final = 1024
 
 _HOLDER: Final = "holder"
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class Heartbeat:

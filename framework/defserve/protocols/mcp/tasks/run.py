@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from pydantic_core import from_json, to_json
 
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.core.extension import Next, OutgoingMessage
 from defserve.core.messages import INTERNAL_ERROR, Params
@@ -47,7 +47,7 @@ MAX_PAUSE_SECONDS: Final = 5.0
 SHUT_DOWN: Final = "the server was shut down before the task ended"
 
 
-log = logging.getLogger("defserve")
+log = get_logger()
 
 
 class TaskRun:
@@ -485,9 +485,7 @@ class TaskRunner:
             self.notify_listeners(id, await self.storage.find(id))
         except Exception as error:
             if not isinstance(error, Refused):
-                from defserve.base.redaction import format_redacted_traceback
-
-                log.error("a task could not be looked for\n%s", format_redacted_traceback(error))
+                log.exception("a task could not be looked for")
 
 
 def needs_worker_thread(tool: Tool) -> bool:

@@ -5,11 +5,11 @@ A channel that the author adds is shared by all hosts. One that a host opens bel
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
+from defserve.base.redaction import get_logger
 from defserve.binding.signature import find_source_location, get_function_name
 from defserve.core.call import Call
 from defserve.core.json_values import is_array, is_object
@@ -418,14 +418,14 @@ async def _announce_channels(session: Session, live: McplTerms, method: str, par
         if method == CHANNELS_CHANGED_METHOD and error.code == MethodNotFound.code:
             session.notify(CHANNELS_CHANGED_METHOD, params)
         else:  # the host can still ask with channels/list
-            logging.getLogger("defserve").warning("%s: %s", method, error)
+            get_logger().warning("%s: %s", method, error)
         return
     strictly = live.vocabulary.verdicts
     if (
         not session.local(SessionChannels).record_refusals([one["id"] for one in told], answer, strictly=strictly)
         and strictly
     ):
-        logging.getLogger("defserve").warning("%s: the host does not say which channels it accepts", method)
+        get_logger().warning("%s: the host does not say which channels it accepts", method)
 
 
 def _registers(live: McplTerms) -> bool:

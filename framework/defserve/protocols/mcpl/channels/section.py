@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.core.extension import Handler, Listener
 from defserve.core.json_values import is_object
@@ -384,7 +384,7 @@ class ChannelSection(McplSection):
         if isinstance(outcome, str | int):
             return Delivery(True, str(outcome)).to_wire()
         # The message is out, so the host must not be told that it failed.
-        logging.getLogger("defserve").warning(
+        get_logger().warning(
             "%s: %s gave %.80r, which is no id: return the message's id as text",
             call.title, function.function.signature.name, outcome,
         )  # fmt: skip
@@ -466,7 +466,7 @@ async def _run_unanswered(
     if (call := make_notification_call(session, method, params)) is None:
         return
     if session.local(ChannelQueues).waiting >= MAX_WAITING:
-        logging.getLogger("defserve").warning("%s: dropped, because too many wait already", method)
+        get_logger().warning("%s: dropped, because too many wait already", method)
         return
     try:
         await work(call, params)
@@ -476,7 +476,7 @@ async def _run_unanswered(
 
 def _log_failure(call: Call, error: Exception) -> None:
     if isinstance(error, InvalidParams | McplRefusal | ToolError):
-        logging.getLogger("defserve").warning("%s: %s", call.title, error)
+        get_logger().warning("%s: %s", call.title, error)
     else:
         mask_unexpected_error(call, error)
 

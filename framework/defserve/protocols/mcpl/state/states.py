@@ -509,9 +509,9 @@ async def _send_update(states: States[Any], made: CheckpointCommit, session: Ses
         if states.mode != "opaque" and made.made is not None:
             sent.add(at.id, states.name, made.made.content.encoded)
         return
-    import logging
+    from defserve.base.redaction import get_logger
 
-    logging.getLogger("defserve").warning("%s of %s: %s", STATE_UPDATE_METHOD, states.name, reason)
+    get_logger().warning("%s of %s: %s", STATE_UPDATE_METHOD, states.name, reason)
 
 
 # -- The values of a state's model. Each call has a value of its own, read from JSON and written back to JSON.
