@@ -8,9 +8,9 @@ import sys
 if __name__ == "__main__":
     if not sys.flags.safe_path:
         # `python -m` searches the current folder first, which is an author's.
-        from defserve.base.search_path import hide_folder_from_libraries
+        from defserve.base.search_path import hide_authors_folder_from_libraries
 
-        hide_folder_from_libraries(os.getcwd())
+        hide_authors_folder_from_libraries(os.getcwd())
     from defserve.cli import main
 
     sys.exit(main())

@@ -21,7 +21,7 @@ from defserve.cli.commands.call import (
 from defserve.cli.target_connection import MORE, brief
 from defserve.cli.terminal_answers import PreparedAnswers, make_terminal_answers
 from defserve.client.answers import maybe_await
-from defserve.client.targets import PACKAGE_FOLDER, PYTHON_FOLDERS
+from defserve.client.targets import INSTALLED_CODE_FOLDERS, PACKAGE_FOLDER
 from defserve.inspector.waterfalls import Waterfall, WaterfallStage
 from tests.cli.running import Run
 from tests.rows import for_each_row
@@ -403,8 +403,8 @@ def test_a_refusal_is_a_sentence_and_with_verbose_also_its_details(defserve: Run
 
 def test_a_traceback_of_packages_alone_only_loses_our_frames():
     ours = f'  File "{PACKAGE_FOLDER}/x.py", line 1, in a\n    a()\n'
-    text = f'Traceback:\n{ours}  File "{PYTHON_FOLDERS[0]}/y.py", line 2, in b\nE: e\n'
-    assert brief(text) == f'Traceback:\n  File "{PYTHON_FOLDERS[0]}/y.py", line 2, in b\nE: e\n{MORE}'
+    text = f'Traceback:\n{ours}  File "{INSTALLED_CODE_FOLDERS[0]}/y.py", line 2, in b\nE: e\n'
+    assert brief(text) == f'Traceback:\n  File "{INSTALLED_CODE_FOLDERS[0]}/y.py", line 2, in b\nE: e\n{MORE}'
     assert brief("no traceback\n") == "no traceback\n"
     assert brief(f"Traceback (most recent call last):\n{ours}E: e") == f"E: e\n{MORE}"
 

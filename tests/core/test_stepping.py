@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from defserve.core.engine import await_remaining_steps
+from defserve.core.engine import await_started_coroutine
 
 
 def test_what_is_thrown_in_does_not_become_the_context_of_what_was_raised_before() -> None:
@@ -23,7 +23,7 @@ def test_what_is_thrown_in_does_not_become_the_context_of_what_was_raised_before
         raise first
 
     stepped = work()
-    left = await_remaining_steps(stepped, stepped.send(None))
+    left = await_started_coroutine(stepped, stepped.send(None))
     left.send(None)
     left.throw(asyncio.CancelledError("the first"))
     with pytest.raises(asyncio.CancelledError, match="the first") as raised:
@@ -41,7 +41,7 @@ def test_a_rest_that_is_closed_closes_its_coroutine() -> None:
             closed.append(True)
 
     stepped = work()
-    left = await_remaining_steps(stepped, stepped.send(None))
+    left = await_started_coroutine(stepped, stepped.send(None))
     left.send(None)
     left.close()
     assert closed == [True]

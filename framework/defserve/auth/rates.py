@@ -47,7 +47,7 @@ class Rate:
 FAILED_AUTH = Rate(per_second=10 / 60, burst=10)
 
 
-class TokenBuckets:
+class RateBuckets:
     """One bucket per key, such as (principal, tool). A full bucket is the same as none, so full ones are not kept.
 
     Beyond `capacity` the fullest are dropped first: dropping those changes the least.
@@ -57,7 +57,7 @@ class TokenBuckets:
         self, rate: Rate | None = None, *, capacity: int = 16_384, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if capacity < 1:
-            raise UsageError(f"TokenBuckets(capacity={capacity}) can hold nothing", fix="give a positive number")
+            raise UsageError(f"RateBuckets(capacity={capacity}) can hold nothing", fix="give a positive number")
         self.rate, self.capacity = rate or Rate(), capacity
         self._clock = clock
         # When each bucket will be full again. That is its whole state, as in the generic cell rate algorithm.
@@ -119,7 +119,7 @@ class FailedTokenCounts:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._trusted_proxy, self._counted_as = trusted_proxy, counted_as
-        self._failures = TokenBuckets(FAILED_AUTH, clock=clock)
+        self._failures = RateBuckets(FAILED_AUTH, clock=clock)
 
     def count_failure(self, address: str, forwarded_for: Iterable[bytes]) -> float:
         """A token was bad. Returns how many seconds its sender has to wait, if it had too many of them.

@@ -30,10 +30,10 @@ def add_author_import_folder(folder: str) -> None:
     path = os.path.abspath(folder)
     if path not in sys.path and not (path == os.getcwd() and "" in sys.path):
         sys.path.insert(0, path)
-    hide_folder_from_libraries(path)
+    hide_authors_folder_from_libraries(path)
 
 
-def hide_folder_from_libraries(folder: str) -> None:
+def hide_authors_folder_from_libraries(folder: str) -> None:
     """Keep libraries from importing what lies in a folder of the search path in the place of something installed."""
     finder = next((each for each in sys.meta_path if isinstance(each, _AuthorsFolders)), None)
     if finder is None:

@@ -34,7 +34,7 @@ from defserve.binding.json_schemas import (
     make_portable_schema,
     narrow_schema_to_dialect,
 )
-from defserve.binding.signature import can_be_none, format_annotation, get_class
+from defserve.binding.signature import can_be_none, format_annotation, get_value_class
 from defserve.core.json_values import JsonSchema, find_infinity, find_limit_violation, is_array, is_object
 from defserve.errors import BadArguments, Problem, UsageError
 
@@ -391,7 +391,7 @@ def check_core_schema_patterns(core: CoreSchema) -> None:
 
 def _is_valid_default(default: Any, made: AnnotationSchemas) -> bool:
     """Whether a caller could send the default. Checked for scalars only, to keep start-up fast."""
-    kind = _JSON_TYPES.get(get_class(default))
+    kind = _JSON_TYPES.get(get_value_class(default))
     wanted = made.json.get("type")
     if kind is None or made.is_made_by_pydantic or wanted in _CONTAINERS or made.json == {"type": kind}:
         return True

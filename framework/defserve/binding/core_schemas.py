@@ -16,7 +16,13 @@ from pydantic_core import SchemaValidator, core_schema
 from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding.json_schemas import simplify_array, simplify_choices
-from defserve.binding.signature import get_class, is_doc_metadata, is_field_info, list_union_members, split_annotated
+from defserve.binding.signature import (
+    get_value_class,
+    is_doc_metadata,
+    is_field_info,
+    list_union_members,
+    split_annotated,
+)
 from defserve.core.json_values import JsonSchema, find_infinity
 
 if TYPE_CHECKING:
@@ -201,7 +207,7 @@ def _apply(item: Any, built: Built) -> Built:
         return _field(item, built)
     if getattr(item, "__is_annotated_types_grouped_metadata__", False):
         return _apply_constraints(built, item)
-    kind = get_class(item)
+    kind = get_value_class(item)
     is_bound = kind.__module__ == "annotated_types" and kind.__name__ in _CONSTRAINTS
     if is_bound or kind.__name__ == "_PydanticGeneralMetadata":
         return _apply_bounds(vars_of(item), built)
@@ -236,7 +242,7 @@ def _apply_bounds(bounds: dict[str, Any], built: Built) -> Built:
 
 def vars_of(item: Any) -> dict[str, Any]:
     """The attributes of a small frozen object, whether it keeps them in slots or not."""
-    slots: tuple[str, ...] = getattr(get_class(item), "__slots__", ())
+    slots: tuple[str, ...] = getattr(get_value_class(item), "__slots__", ())
     return {name: getattr(item, name) for name in slots if not name.startswith("__")} or {**vars(item)}
 
 

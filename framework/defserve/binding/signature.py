@@ -383,14 +383,15 @@ def can_be_none(annotation: Any) -> bool:
     return len(options) > 1 and any(map(can_be_none, options))
 
 
-def get_class(value: Any) -> type[Any]:
+def get_value_class(value: Any) -> type[Any]:
     return value.__class__
 
 
 def is_field_info(metadata: Any) -> bool:
     """Whether this is what pydantic's `Field(…)` returns, or FastAPI's `Path(…)`. Then pydantic is imported already."""
     return any(
-        kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields" for kind in get_class(metadata).__mro__
+        kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields"
+        for kind in get_value_class(metadata).__mro__
     )
 
 

@@ -41,7 +41,7 @@ from defserve.client.link import ClientLink, has_stored_sign_in
 from defserve.client.links.stdio import ProcessLink
 from defserve.client.mgp.server_claims import parse_tool_security
 from defserve.client.replies import object_or_empty
-from defserve.client.targets import PACKAGE_FOLDER, PYTHON_FOLDERS, connect_url, is_outside_folders
+from defserve.client.targets import INSTALLED_CODE_FOLDERS, PACKAGE_FOLDER, connect_url, is_outside_folders
 from defserve.core.composition import Composition
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, UsageError
@@ -370,8 +370,8 @@ def brief(text: str) -> str:
     """A traceback without the frames of Python, packages and defserve. If none would be left, only ours are hidden."""
     paths = [frame[1] for frame in FRAME.finditer(text)]
     hidden = (
-        (PACKAGE_FOLDER, *PYTHON_FOLDERS)
-        if any(is_outside_folders(path, (PACKAGE_FOLDER, *PYTHON_FOLDERS)) for path in paths)
+        (PACKAGE_FOLDER, *INSTALLED_CODE_FOLDERS)
+        if any(is_outside_folders(path, (PACKAGE_FOLDER, *INSTALLED_CODE_FOLDERS)) for path in paths)
         else (PACKAGE_FOLDER,)
     )
     shown = FRAME.sub(lambda frame: frame[0] if is_outside_folders(frame[1], hidden) else "", text)

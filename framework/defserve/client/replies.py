@@ -19,7 +19,7 @@ from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.core.messages import (
     INVALID_PARAMS,
     INVALID_REQUEST,
-    MAX_DEPTH,
+    MAX_REPLY_DEPTH,
     METHOD_NOT_FOUND,
     EncodedJson,
     Message,
@@ -185,22 +185,25 @@ def read_raw_reply(data: bytes) -> Message | list[Message]:
         # `}` closes the reply, because nothing but a whole JSON value is accepted before it.
         number, part = found[1], data[found.end() : -1]
         if data[-1] != CLOSING:
-            return decode(data)
+            return decode(data, MAX_REPLY_DEPTH)
     elif data.startswith(RESULT_FIRST) and (found := ID_LAST(data, max(0, len(data) - MAX_TAIL_LENGTH))):
         number, part = found[1], data[len(RESULT_FIRST) : found.start()]
     else:
-        return decode(data)
+        return decode(data, MAX_REPLY_DEPTH)
     try:
         value = from_json(part, allow_inf_nan=False)
     except ValueError:
-        return decode(data)
+        return decode(data, MAX_REPLY_DEPTH)
     # Like `decode`: walk only what could be too deep or too wide.
     if (
-        len(part) >= 2 * MAX_DEPTH
-        and (part.count(b"{") + part.count(b"[") >= MAX_DEPTH or (len(part) > MAX_KEYS and part.count(b":") > MAX_KEYS))
-        and find_limit_violation(value, MAX_DEPTH - 1, MAX_KEYS) is not None
+        len(part) >= 2 * MAX_REPLY_DEPTH
+        and (
+            part.count(b"{") + part.count(b"[") >= MAX_REPLY_DEPTH
+            or (len(part) > MAX_KEYS and part.count(b":") > MAX_KEYS)
+        )
+        and find_limit_violation(value, MAX_REPLY_DEPTH - 1, MAX_KEYS) is not None
     ):
-        return decode(data)
+        return decode(data, MAX_REPLY_DEPTH)
     return RawReply(int(number), value, None, part)
 
 

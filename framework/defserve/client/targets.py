@@ -384,7 +384,11 @@ class RemoteServer:
 
 
 PACKAGE_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PYTHON_FOLDERS: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+INSTALLED_CODE_FOLDERS: Final = (
+    sysconfig.get_path("stdlib"),
+    sysconfig.get_path("purelib"),
+    sysconfig.get_path("platlib"),
+)
 PACKAGES: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 """Folders of packages, wherever they are: `pip install --user` has its own."""
 
@@ -395,7 +399,7 @@ def is_outside_folders(path: str, folders: tuple[str, ...]) -> bool:
 
 
 def is_author_file(path: str) -> bool:
-    return is_outside_folders(path, (PACKAGE_FOLDER, *PYTHON_FOLDERS)) and not any(
+    return is_outside_folders(path, (PACKAGE_FOLDER, *INSTALLED_CODE_FOLDERS)) and not any(
         folder in path for folder in PACKAGES
     )
 

@@ -140,7 +140,7 @@ class NoLoopEngine:
 # -- Coroutines stepped by hand: one that never waits needs no task and no timer. Every layer may use it.
 
 
-def iter_remaining_steps(
+def iter_started_coroutine(
     steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_for: Any
 ) -> Generator[Any, Any, T]:
     """The rest of an awaitable that was stepped once and then waited for `waiting_for`."""
@@ -167,5 +167,5 @@ def iter_remaining_steps(
             del thrown
 
 
-await_remaining_steps = types.coroutine(iter_remaining_steps)
+await_started_coroutine = types.coroutine(iter_started_coroutine)
 """The same, to be awaited."""

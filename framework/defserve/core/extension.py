@@ -510,7 +510,7 @@ class StagePipeline:
                 await pending
 
 
-async def enter_stage_contexts(
+async def enter_stage_context_managers(
     stack: AsyncExitStack, stages: Iterable[AbstractAsyncContextManager[Any] | None]
 ) -> None:
     """Enter the context managers of `audit` or `hold`, in order. They cannot swallow an exception."""

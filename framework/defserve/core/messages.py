@@ -91,7 +91,9 @@ else:
 
 ID_BYTES, METHOD_BYTES = 256, 128
 MAX_DEPTH = 64
-"""The levels of a message. What a server sends has no more, and its clients refuse more."""
+"""The levels of a message from a client, if nothing else is said."""
+MAX_REPLY_DEPTH = 192
+"""The levels of a reply. A server sends no more, and its clients refuse more: parsers of JSON end at 200."""
 MAX_BATCH_MESSAGES = 256
 """The members of a batch are begun in one step of the loop, so there may not be many."""
 LARGE = 1 << 62

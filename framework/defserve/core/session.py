@@ -329,7 +329,7 @@ class Session(ExtensionLocals):
             self.queue.admit_waiting_calls()
 
     def _encode_failure(self, call: Call, error: BaseException) -> FinalReply:
-        body = make_failure_body(call, error)
+        body = make_reply_body_for_error(call, error)
         code = next((code for kind, code in _TOLD_TO_TRANSPORTS if isinstance(error, kind)), None)
         code = code or body.get("error", {}).get("code")
         return encode({"jsonrpc": "2.0", "id": call.id, **body}), code
@@ -522,7 +522,7 @@ def encode_failure_reply(
     return data, code
 
 
-def make_failure_body(call: Call, error: BaseException) -> Params:
+def make_reply_body_for_error(call: Call, error: BaseException) -> Params:
     """What a reply says beside its id: `error`, or `result` if the model should read it."""
     return call.terms.table.failure(call, error) or call.terms.profile.failure(call, error)
 

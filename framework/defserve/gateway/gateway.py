@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from defserve.auth.issuers import IssuerUnavailable
-from defserve.auth.rates import Rate, TokenBuckets
+from defserve.auth.rates import Rate, RateBuckets
 from defserve.base.redaction import get_logger
 from defserve.core.messages import encode
 from defserve.gateway.policy import ROUTING_MODES, Admission, AdmissionPolicy, GatewayLimits, is_topic_name
@@ -91,10 +91,10 @@ class Gateway:
         self.metrics = GatewayMetrics()
         self._framed, self._strict, self._history = framed, strict, history
         self.clock = clock
-        self._pace = TokenBuckets(Rate(self.limits.rate, self.limits.burst), clock=clock)
-        self._volume = TokenBuckets(Rate(self.limits.byte_rate, self.limits.byte_burst), clock=clock)
+        self._pace = RateBuckets(Rate(self.limits.rate, self.limits.burst), clock=clock)
+        self._volume = RateBuckets(Rate(self.limits.byte_rate, self.limits.byte_burst), clock=clock)
         share = max(4, self.limits.waiting // MODEST_SHARE)
-        self._modest = TokenBuckets(Rate(share / 4, share), clock=clock)
+        self._modest = RateBuckets(Rate(share / 4, share), clock=clock)
         self._added: dict[str, frozenset[str]] = {}
         """What administrators gave, by holder."""
         self._removed: dict[str, frozenset[str]] = {}

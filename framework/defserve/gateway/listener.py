@@ -22,7 +22,7 @@ from defserve.auth.bearer_tokens import TokenVerifier, is_well_formed_token
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.live_credentials import CREDENTIAL_ENDED_REASON, LiveCredentials
 from defserve.auth.oauth import BearerError, format_bearer_challenge
-from defserve.auth.rates import FailedTokenCounts, Rate, TokenBuckets
+from defserve.auth.rates import FailedTokenCounts, Rate, RateBuckets
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import get_logger
 from defserve.core.json_values import is_array, is_object
@@ -437,7 +437,7 @@ class TopicApi:
         failed: Callable[[GatewayRequest], float],
     ) -> None:
         self._gateway, self._admins, self._issued, self._failed = gateway, admins, issued, failed
-        self._pace = TokenBuckets(ISSUING)
+        self._pace = RateBuckets(ISSUING)
 
     async def answer_request(self, request: GatewayRequest) -> GatewayResponse:
         path = request.url.path

@@ -263,10 +263,10 @@ class Upload:
 
     async def judge_link(self, egress: Egress | None) -> None:
         """Judge a link before the call; later it is fetched by the rules of `egress`. Raises Rejected."""
-        from defserve.guard.uploads import judge_upload_source
+        from defserve.guard.uploads import check_upload_source
 
         self._egress = egress
-        await judge_upload_source(self._source, self._types, egress)
+        await check_upload_source(self._source, self._types, egress)
 
     def __repr__(self) -> str:
         return f"Upload({self.name!r}, {self.media_type!r}, size={self.size})"

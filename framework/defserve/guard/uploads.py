@@ -145,7 +145,7 @@ def _parse_link(value: Mapping[Any, Any], types: FileTypes) -> ParsedFile:
 # -- The bytes of a file, in pieces.
 
 
-async def judge_upload_source(source: InlineFile | RemoteFile, types: FileTypes, egress: Egress | None) -> None:
+async def check_upload_source(source: InlineFile | RemoteFile, types: FileTypes, egress: Egress | None) -> None:
     """Judge a link by its text and by the addresses of its host. Raises Rejected."""
     if isinstance(source, RemoteFile):
         from defserve.guard.network import judge_url_and_addresses, make_url_refusal

@@ -15,7 +15,7 @@ from defserve.errors import UsageError
 from defserve.inspector.protocol import Json
 from defserve.inspector.recording.masking import mask_value
 from defserve.protocols.mcpx.proposals import Proposal
-from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Presence, TopicEvent
+from defserve.protocols.mcpx.topic import Chat, GatewayRefusal, Presence, TopicEvent
 
 MAX_CHAT_MESSAGES: Final = 200
 MAX_PROPOSALS: Final = 100
@@ -110,7 +110,7 @@ def _line(heard: TopicEvent) -> Json | None:
             return {"kind": "chat", "who": heard.sender, "text": heard.text[:MAX_TEXT_LENGTH]}
         case Presence():
             return {"kind": "presence", "who": heard.participant, "text": "is here" if heard.joined else "has left"}
-        case GatewayProblem():
+        case GatewayRefusal():
             return {"kind": "problem", "who": "gateway", "text": (heard.message or heard.error)[:MAX_TEXT_LENGTH]}
         case _:
             return None

@@ -447,7 +447,7 @@ def _is_number(value: Any, most: float) -> TypeGuard[float]:
 # -- The server of a saved session: it says and lists what the file knows, and does nothing.
 
 
-OPENING_METHODS: Final = ("initialize", "server/discover")
+CONVERSATION_OPENING_METHODS: Final = ("initialize", "server/discover")
 REPLAYED: Final = frozenset(
     (
         "resources/read",
@@ -500,13 +500,13 @@ class PlaybackLink:
         is_stateless = f"{MCP_KEY_PREFIX}protocolVersion" in object_or_empty(params.get("_meta"))
         listing = self._session.listings.get(listing_era := "stateless" if is_stateless else "handshake")
         if listing is not None:
-            if method in OPENING_METHODS:
+            if method in CONVERSATION_OPENING_METHODS:
                 opening = listing.initialize
                 return {"result": {**opening, "supportedVersions": [opening.get("protocolVersion")]}}
             for name, (lists, member) in LIST_WIRE_NAMES.items():
                 if method == lists:
                     return {"result": {member: getattr(listing, name)}}
-        elif method in OPENING_METHODS:
+        elif method in CONVERSATION_OPENING_METHODS:
             return _refuse("the file has no definitions of this era", "switch to the other era")
         if method in REPLAYED and (answer := self._find_answer(listing_era, method, params)) is not None:
             return answer

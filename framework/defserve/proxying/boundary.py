@@ -21,8 +21,8 @@ from defserve.errors import Draining, PeerError, PeerGone, PeerTimeout, Protocol
 from defserve.protocols.mcp.errors import (
     DEFSERVE_NAMESPACE,
     ERROR_META_KEY,
+    ITEM_SOURCE_META_KEY,
     SERVER_ID_META_KEY,
-    SOURCE_META_KEY,
     choose_relayed_error_code,
     is_server_full_error,
 )
@@ -156,7 +156,7 @@ MAX_TEXT: Final = 64 * 1024
 PROSE: Final = frozenset({"description", "title"})
 EXACT: Final = frozenset({"enum", "const"})
 """Where a text is sent back to the backend as it is, so that it cannot be changed here."""
-OUR_WORDS: Final = frozenset({SOURCE_META_KEY, SERVER_ID_META_KEY, "featureSet"})
+OUR_WORDS: Final = frozenset({ITEM_SOURCE_META_KEY, SERVER_ID_META_KEY, "featureSet"})
 """Members of `_meta` that only this server may say."""
 SHOWN_IN_FORMS: Final = PROSE | {"enumNames"}
 MAX_QUESTION: Final = 4_000

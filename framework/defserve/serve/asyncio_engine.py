@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from defserve.core.call import Call
-from defserve.core.engine import CancellableTask, await_remaining_steps, iter_remaining_steps
+from defserve.core.engine import CancellableTask, await_started_coroutine, iter_started_coroutine
 from defserve.errors import Draining, Suspended, TimedOut
 from defserve.serve.threads import (
     CURRENT_CALL_THREAD,
@@ -71,7 +71,7 @@ class AsyncioEngine:
             waiting_for = running.send(None)
         except StopIteration:
             return None
-        return await_remaining_steps(running, waiting_for)
+        return await_started_coroutine(running, waiting_for)
 
     async def _run_call(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         # Set in the first step: a task that is cancelled before that would end without a reply.
@@ -166,7 +166,7 @@ class AsyncioEngine:
         outer, deadline = call.timer, CallDeadline(self, call, seconds)
         call.timer = deadline
         try:
-            result = yield from iter_remaining_steps(work, waiting_for)
+            result = yield from iter_started_coroutine(work, waiting_for)
             if not call.timed_out:
                 return result
         except GeneratorExit:
@@ -180,7 +180,7 @@ class AsyncioEngine:
             if not call.timed_out or call.cancelled:
                 raise
         finally:
-            waiting_for = None  # as in `iter_remaining_steps`
+            waiting_for = None  # as in `iter_started_coroutine`
             if call.timer is deadline:  # a function may run inside another of the same call
                 call.timer = outer
             deadline.cancel()

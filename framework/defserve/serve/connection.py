@@ -293,7 +293,7 @@ class BulkQueue:
 
 
 INTERRUPTED_EXIT_CODE = 130
-STUCK_LOOP_SECONDS = 1.0
+STUCK_LOOP_GRACE_SECONDS = 1.0
 
 
 class ShutdownHandler:
@@ -340,8 +340,8 @@ class ShutdownHandler:
 
     def set_deadline(self, seconds: float) -> None:
         """Give the remaining work so many seconds."""
-        self.loop.call_later(seconds, self.cancel_lifespan, STUCK_LOOP_SECONDS)
-        exit_process_unless(lambda: self.finished, seconds + STUCK_LOOP_SECONDS, self.exit_code)
+        self.loop.call_later(seconds, self.cancel_lifespan, STUCK_LOOP_GRACE_SECONDS)
+        exit_process_unless(lambda: self.finished, seconds + STUCK_LOOP_GRACE_SECONDS, self.exit_code)
 
     @property
     def exit_code(self) -> int:
@@ -351,7 +351,7 @@ class ShutdownHandler:
         # Runs besides the loop's own handler, which a stuck loop never calls.
         self._sent += 1
         sent, interrupt = self._sent, number == signal.SIGINT
-        seconds = STUCK_LOOP_SECONDS if interrupt or self._heard < sent - 1 else self.composition.limits.drain
+        seconds = STUCK_LOOP_GRACE_SECONDS if interrupt or self._heard < sent - 1 else self.composition.limits.drain
         exit_process_unless(
             lambda: self._heard >= sent or self.finished, seconds, INTERRUPTED_EXIT_CODE if interrupt else 0
         )
@@ -385,7 +385,7 @@ class ShutdownHandler:
     def _stop(self) -> None:
         self._heard = self._sent
         if not self.serving:
-            self.cancel_lifespan(STUCK_LOOP_SECONDS if self.over.is_set() else self.composition.limits.drain)
+            self.cancel_lifespan(STUCK_LOOP_GRACE_SECONDS if self.over.is_set() else self.composition.limits.drain)
         elif self.over.is_set() and not self._again.done():
             self._again.set_result(None)
         self.over.set()

@@ -14,7 +14,7 @@ from defserve.core.extension import OutgoingMessage
 from defserve.core.messages import Params
 from defserve.core.peer import PeerIdentity
 from defserve.core.service import StopCallback
-from defserve.core.session import Session, encode_failure_reply, make_failure_body, make_too_large_error
+from defserve.core.session import Session, encode_failure_reply, make_reply_body_for_error, make_too_large_error
 from defserve.limits import Limits
 from defserve.serve.address import Address
 from defserve.serve.asyncio_engine import AsyncioEngine
@@ -216,7 +216,7 @@ class ShapedSession(Session):
         self._end(call, data, code)
 
     def _encode_failure(self, call: Call, error: BaseException) -> FinalReply:
-        return self.shape.failure(call, make_failure_body(call, error))
+        return self.shape.failure(call, make_reply_body_for_error(call, error))
 
 
 # -- An ASGI app on a loopback port, on the running loop and for as long as a block runs.

@@ -17,7 +17,7 @@ from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
 
-from defserve.core.engine import await_remaining_steps
+from defserve.core.engine import await_started_coroutine
 
 
 class EagerTaskStarter:
@@ -60,7 +60,7 @@ class EagerTaskStarter:
             if self._spare is None or self._spare.task.done():
                 self._spare = SpareTask(self.loop, before)
         else:
-            await await_remaining_steps(work, waiting_for)
+            await await_started_coroutine(work, waiting_for)
 
     async def close(self) -> None:
         """End the spare task."""
@@ -168,7 +168,7 @@ class SpareTask(asyncio.Future[None]):
             self._cancel_in_next_step(error.args)
         if self._work is not None:
             self._mark_awaited(True)
-            await await_remaining_steps(self._work, self._waiting_for)
+            await await_started_coroutine(self._work, self._waiting_for)
 
     def _mark_awaited(self, is_awaited: bool) -> None:
         """Say whether a task is about to wait for the future. asyncio refuses a future that two say so of at a time."""

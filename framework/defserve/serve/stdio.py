@@ -21,7 +21,7 @@ from defserve.core.composition import Composition
 from defserve.core.messages import LineSplitter
 from defserve.serve.connection import (
     INTERRUPTED_EXIT_CODE,
-    STUCK_LOOP_SECONDS,
+    STUCK_LOOP_GRACE_SECONDS,
     Connection,
     ShutdownHandler,
     exit_process_unless,
@@ -119,7 +119,7 @@ class StdioService:
         if not self._defers_signals:
             raise _Stop(_code(number))
         self._early.append(number)
-        seconds = STUCK_LOOP_SECONDS if number == signal.SIGINT else self.composition.limits.drain
+        seconds = STUCK_LOOP_GRACE_SECONDS if number == signal.SIGINT else self.composition.limits.drain
         exit_process_unless(lambda: not self._defers_signals, seconds, _code(number))
 
     # -- the loop ----------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class StdioService:
         while not self.transport.abandoned:  # noqa: ASYNC110 - a pipe that is not read tells nobody
             await asyncio.sleep(POLL_SECONDS)
         await asyncio.sleep(self.composition.limits.drain)
-        stop.cancel_lifespan(STUCK_LOOP_SECONDS)
+        stop.cancel_lifespan(STUCK_LOOP_GRACE_SECONDS)
 
     async def _finish(self, seconds: float) -> None:
         from defserve.serve.lifespans import drain_connection

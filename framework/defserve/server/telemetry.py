@@ -16,7 +16,7 @@ from defserve.core.composition import Composition
 from defserve.core.extension import ALL_METHODS, Extension, Next, Offer, RequestWrapper, SendRequest, Wrapper
 from defserve.core.json_values import is_mapping
 from defserve.core.messages import INTERNAL_ERROR, Params, RequestId
-from defserve.core.session import Session, make_failure_body
+from defserve.core.session import Session, make_reply_body_for_error
 from defserve.errors import PeerError, ProtocolError, Refused, ToolError, UsageError
 from defserve.protocols.mcp.errors import RequestTrace, get_trace_id, unwrap_exception_group
 from defserve.protocols.mcp.extension import MCP
@@ -251,7 +251,7 @@ def make_error_outcome(call: Call | None, error: BaseException) -> TracedOutcome
         if call.method == "tools/call":
             return TracedOutcome(TOOL_ERROR, details=details)
         return TracedOutcome(str(INTERNAL_ERROR), INTERNAL_ERROR, "internal error", details)
-    body = make_failure_body(call, error)
+    body = make_reply_body_for_error(call, error)
     if "error" in body:
         return read_error_object_outcome(body["error"], details)
     return read_result_outcome(body.get("result"), details)

@@ -29,7 +29,7 @@ from defserve.stores.sqlite_entries import (
     COMMIT_COUNTER_SUFFIX,
     UNEXPIRED_CONDITION,
     EntryKey,
-    RequestedEntries,
+    EntryRequest,
     SqliteCache,
     apply_changes,
     find_entries,
@@ -125,7 +125,7 @@ _CODES: Final[dict[int | None, int]] = {
     errno.EDQUOT: sqlite3.SQLITE_FULL,
 }
 
-Read = RequestedEntries | Callable[[sqlite3.Connection], Any]
+Read = EntryRequest | Callable[[sqlite3.Connection], Any]
 
 
 class SqliteStore:
@@ -149,7 +149,7 @@ class SqliteStore:
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         self._claim()
         known = self._cache.find_values(space, names)
-        return known if known is not None else await self._reader.do(RequestedEntries(space, names))
+        return known if known is not None else await self._reader.do(EntryRequest(space, names))
 
     async def change(self, change: StoreChange) -> bool:
         self._claim()
@@ -258,11 +258,11 @@ class _ReaderWork:
         self._connection, self._clock, self._cache = connection, clock, connection.cache
 
     def __call__(self, reads: Sequence[Read]) -> Sequence[Any]:
-        places = {place for read in reads if isinstance(read, RequestedEntries) for place in read.keys}
+        places = {place for read in reads if isinstance(read, EntryRequest) for place in read.keys}
         found: Any = self._one(lambda connection: self._find(connection, places)) if places else {}
         if isinstance(found, Exception) and _one_is_at_fault(found, reads):
             return [outcome for read in reads for outcome in self([read])]
-        return [_share(read, found) if isinstance(read, RequestedEntries) else self._one(read) for read in reads]
+        return [_share(read, found) if isinstance(read, EntryRequest) else self._one(read) for read in reads]
 
     def _find(self, connection: sqlite3.Connection, places: set[EntryKey]) -> dict[EntryKey, bytes]:
         with suppress(OSError):  # a process that may not write reads from the store each time
@@ -287,7 +287,7 @@ def _one_is_at_fault(error: Exception, jobs: Sequence[object]) -> bool:
     return len(jobs) > 1 and not isinstance(error, sqlite3.Error | OSError | Refused)
 
 
-def _share(lookup: RequestedEntries, found: dict[EntryKey, bytes] | Exception) -> dict[str, bytes] | Exception:
+def _share(lookup: EntryRequest, found: dict[EntryKey, bytes] | Exception) -> dict[str, bytes] | Exception:
     # Each caller raises an exception of its own.
     return copy(found) if isinstance(found, Exception) else lookup.pick_requested_values(found)
 

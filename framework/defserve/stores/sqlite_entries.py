@@ -52,7 +52,7 @@ Row = tuple[str, str, bytes, float | None]
 """A place, its value, and when it expires."""
 
 
-class RequestedEntries(NamedTuple):
+class EntryRequest(NamedTuple):
     """The names that one caller asks for."""
 
     space: str

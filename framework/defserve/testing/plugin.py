@@ -173,7 +173,7 @@ def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Calla
 def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, dict[str, Any]]:
     from defserve.client.targets import is_server_address, is_server_object
     from defserve.errors import UsageError
-    from defserve.testing.transports import require_unreplaced_stores, use_memory_stores
+    from defserve.testing.transports import refuse_stores_replaced_before, use_memory_stores
     from defserve.tooling.loading import load_without_serving
 
     mark = request.node.get_closest_marker("serves")
@@ -198,7 +198,7 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
     if not is_server_object(server):
         pytest.fail(f"the server under test is {type(server).__name__!r}, not a server", pytrace=False)
     try:
-        (require_unreplaced_stores if has_own_store else use_memory_stores)(server)
+        (refuse_stores_replaced_before if has_own_store else use_memory_stores)(server)
     except UsageError as error:
         pytest.fail(str(error), pytrace=False)
     return server, options

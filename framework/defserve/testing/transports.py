@@ -118,7 +118,7 @@ def use_memory_stores(server: Any) -> None:
             part.raw = StoreOfTest()
 
 
-def require_unreplaced_stores(server: Any) -> None:
+def refuse_stores_replaced_before(server: Any) -> None:
     """Raises UsageError if the stores of a server were replaced: it has seals of the other store, and keeps them."""
     for name, part in _find_store_parts(server):
         if isinstance(part.raw, StoreOfTest):

@@ -15,7 +15,7 @@ from defserve.protocols.mcpx.participant import NotWelcome
 from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import (
     Chat,
-    GatewayProblem,
+    GatewayRefusal,
     Presence,
     SpoofedMessage,
     TopicEvent,
@@ -120,7 +120,7 @@ async def test_a_watcher_sees_everything_of_the_topic():
                 await ann.answer(await ann.ask("worker", "ping"))
                 await there.tell("system/error", {"error": "x"}, to="eve")
             seen = await watching
-            assert {Presence, Proposal, SpoofedMessage, TopicRequest, TopicResponse, GatewayProblem} <= set(seen)
+            assert {Presence, Proposal, SpoofedMessage, TopicRequest, TopicResponse, GatewayRefusal} <= set(seen)
 
 
 async def test_a_standard_request_to_a_host_is_answered_as_by_a_server_that_offers_nothing():

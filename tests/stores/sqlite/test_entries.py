@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.stores.sqlite import MIGRATIONS
-from defserve.stores.sqlite_entries import RequestedEntries, apply_changes, find_entries, map_rows_to_values
+from defserve.stores.sqlite_entries import EntryRequest, apply_changes, find_entries, map_rows_to_values
 from defserve.stores.store import MemoryStore, StoreChange
 
 NOW = 1_000.0
@@ -76,7 +76,7 @@ def test_any_number_is_made_and_found(connection: sqlite3.Connection, count: int
 
 def test_each_is_told_of_what_it_wanted():
     found = {("s", "a"): b"1", ("t", "a"): b"2", ("t", "b"): b"3"}
-    assert RequestedEntries("t", ["b", "a", "z"]).pick_requested_values(found) == {"a": b"2", "b": b"3"}
+    assert EntryRequest("t", ["b", "a", "z"]).pick_requested_values(found) == {"a": b"2", "b": b"3"}
 
 
 def test_what_was_forgotten_does_not_come_back_with_the_next_of_its_space(connection: sqlite3.Connection):

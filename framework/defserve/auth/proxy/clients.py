@@ -23,7 +23,7 @@ from defserve.auth.issuers import read_claimed_subject
 from defserve.auth.oauth import check_oauth_url, decode_client_basic_auth, is_loopback
 from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.site_messages import OAuthError, SiteRequest
-from defserve.auth.rates import Rate, TokenBuckets
+from defserve.auth.rates import Rate, RateBuckets
 from defserve.base.hidden_characters import remove_hidden_characters
 from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.base.redaction import get_logger
@@ -291,9 +291,9 @@ class ClientDocuments:
         self._make_keys = make_keys
         self._kept: ByteBoundedCache[_Kept] = ByteBoundedCache(KEPT_BYTES)
         self._bad: ByteBoundedCache[_Kept] = ByteBoundedCache(BAD_BYTES)
-        self._fetches, self._all_fetches = TokenBuckets(FETCHES), TokenBuckets(ALL_FETCHES, capacity=1)
+        self._fetches, self._all_fetches = RateBuckets(FETCHES), RateBuckets(ALL_FETCHES, capacity=1)
         # Keys are fetched again for documents that are kept, whoever named them: that must not use up new documents.
-        self._key_fetches = TokenBuckets(ALL_FETCHES, capacity=1)
+        self._key_fetches = RateBuckets(ALL_FETCHES, capacity=1)
 
     async def find_client(self, url: str, address: str = "") -> OAuthClient | None:
         """The client with this id; None if there is no such client. Raises OAuthError if that cannot be found out.

@@ -26,7 +26,7 @@ from defserve.protocols.mcpx.participant import NotCapable, NotPresent, Proposal
 from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import (
     Chat,
-    GatewayProblem,
+    GatewayRefusal,
     Presence,
     ProposalRejected,
     ProposalWithdrawn,
@@ -308,7 +308,7 @@ MAX_TEXT_LENGTH: Final = 300
 EVENTS: Final[dict[type, str]] = {
     Welcome: "welcome",
     Presence: "presence",
-    GatewayProblem: "problem",
+    GatewayRefusal: "problem",
     Chat: "chat",
     Proposal: "proposal",
     ProposalRejected: "rejected",
@@ -349,7 +349,7 @@ def describe(heard: TopicEvent, number: int | None = None, present: Collection[s
             return f"{heard.envelope.sender} answers {heard.kind}: {short(body.get('result', body.get('error')))}"
         case SpoofedMessage():
             return f"{heard.envelope.sender} sent a message that does not match its kind ({heard.kind}): {heard.reason}"
-        case GatewayProblem():
+        case GatewayRefusal():
             return f"{'gone' if heard.error == 'replaced' else 'refused'}: {heard.message or heard.error}"
         case _:
             return "your capabilities have changed"
@@ -369,7 +369,7 @@ def facts(heard: TopicEvent) -> dict[str, Any]:
         case TopicRequest() | TopicResponse() | SpoofedMessage():
             envelope = heard.envelope
             return {"from": envelope.sender, "to": envelope.to, "kind": envelope.kind, "id": envelope.id}
-        case GatewayProblem():
+        case GatewayRefusal():
             return {"error": heard.error, "about": heard.about}
         case _:
             return {}

@@ -20,7 +20,13 @@ from defserve.inspector.inspection import ERA_NAMES, Inspection, PageRequestHand
 from defserve.inspector.protocol import BadMessage, PageRequest
 from defserve.inspector.recording.masking import mask_address, mask_command_words, mask_value
 from defserve.inspector.recording.recorder import MAX_KEPT_BODY_BYTES, RecordedMessage, Recorder
-from defserve.inspector.session_files import FORMAT_VERSION, MAX_CHECKPOINTS, MAX_DEPTH, MAX_KEYS, OPENING_METHODS
+from defserve.inspector.session_files import (
+    CONVERSATION_OPENING_METHODS,
+    FORMAT_VERSION,
+    MAX_CHECKPOINTS,
+    MAX_DEPTH,
+    MAX_KEYS,
+)
 from defserve.inspector.state_trees import MISSING_CONTENT, CheckpointTreeView
 from defserve.tooling.listing import LIST_FETCHERS, LIST_WIRE_NAMES, make_initialize_result
 
@@ -124,7 +130,7 @@ async def _ask_definitions(client: Client) -> Json:
 def _find_definitions(era: str, recorder: Recorder) -> Json | None:
     """The newest answers to what asks for definitions. Of a list in several pages, the last one."""
     wanted = {method: name for name, (method, _) in LIST_WIRE_NAMES.items()} | dict.fromkeys(
-        OPENING_METHODS, "initialize"
+        CONVERSATION_OPENING_METHODS, "initialize"
     )
     found: Json = {}
     for entry in reversed(recorder.slice(recorder.first, recorder.count)):

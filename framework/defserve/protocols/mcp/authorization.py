@@ -15,7 +15,7 @@ from defserve.auth.bearer_tokens import is_well_formed_token
 from defserve.auth.live_credentials import BearerCredential, LiveBearerCredentials
 from defserve.auth.oauth import UNAVAILABLE_DENIAL, AuthDenial
 from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
-from defserve.auth.rates import Rate, TokenBuckets
+from defserve.auth.rates import Rate, RateBuckets
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Next, Stages
 from defserve.core.json_values import is_object
@@ -73,8 +73,8 @@ class Authorization(Extension):
 
     def __init__(self, rate: Rate, auth: Auth | None = None) -> None:
         self.auth = auth
-        self._by_item = TokenBuckets(rate)
-        self._by_key = TokenBuckets()
+        self._by_item = RateBuckets(rate)
+        self._by_key = RateBuckets()
         self._rate, self._is_declared = rate, rate != DEFAULT
         self.counter: SharedRates | None = None
         """Counts for all processes what was declared: the rates of keys, and a `rate` that is not the default."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DEFSERVE_NAMESPACE = "dev.defserve/"
 ERROR_META_KEY = DEFSERVE_NAMESPACE + "error"
-SOURCE_META_KEY = DEFSERVE_NAMESPACE + "source"
+ITEM_SOURCE_META_KEY = DEFSERVE_NAMESPACE + "source"
 SERVER_ID_META_KEY = DEFSERVE_NAMESPACE + "server"
 """In `_meta`: the id of the server behind this one that an item, a content or a question belongs to."""
 

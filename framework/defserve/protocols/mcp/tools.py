@@ -21,9 +21,9 @@ from defserve.binding.results import (
     pack_untyped_result,
 )
 from defserve.core.call import Call, InnerCall
-from defserve.core.extension import Extension, Handler, StagePipeline, enter_stage_contexts
+from defserve.core.extension import Extension, Handler, StagePipeline, enter_stage_context_managers
 from defserve.core.json_values import is_deeper_than, is_object
-from defserve.core.messages import MAX_DEPTH, Params
+from defserve.core.messages import MAX_REPLY_DEPTH, Params
 from defserve.core.registry import Registry
 from defserve.errors import BadArguments, LimitExceeded, ProtocolError, Rejected, StepUpRequired, TimedOut, UsageError
 from defserve.limits import Limits
@@ -218,7 +218,7 @@ class Tool(Item[ToolOptions]):
             return found
         # Every level has a bracket in the text beside it, so of most results the text tells that they are not deep.
         is_text = isinstance(said, str)
-        if not is_text or (len(said) > MAX_DEPTH and said.count("{") + said.count("[") >= MAX_RESULT_DEPTH):
+        if not is_text or (len(said) > MAX_RESULT_DEPTH and said.count("{") + said.count("[") >= MAX_RESULT_DEPTH):
             _refuse_deep_result(found["structuredContent"])
         if self._write_text is not None:
             # Its last block is the copy; those before it were emitted.
@@ -226,7 +226,7 @@ class Tool(Item[ToolOptions]):
         return found
 
 
-MAX_RESULT_DEPTH: Final = MAX_DEPTH - 2
+MAX_RESULT_DEPTH: Final = MAX_REPLY_DEPTH - 2
 """The levels of structured content: it is inside of a result, inside of a message."""
 
 
@@ -306,7 +306,7 @@ class Tools(Extension):
         from contextlib import AsyncExitStack
 
         async with AsyncExitStack() as audits:
-            await enter_stage_contexts(audits, (audit(call, tool) for audit in pipeline.audits))
+            await enter_stage_context_managers(audits, (audit(call, tool) for audit in pipeline.audits))
             await pipeline.run_admit_steps(call, tool)
             began = monotonic()
             kwargs = tool.function.arguments.validate(arguments)
@@ -314,7 +314,7 @@ class Tools(Extension):
             if pipeline.judges:
                 await _judge(call, tool, kwargs, pipeline)
             async with AsyncExitStack() as holds:
-                await enter_stage_contexts(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
+                await enter_stage_context_managers(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
                 return tool.result(call, await tool.function.run(call, kwargs, seconds))
 
     async def validate(self, call: Call, params: Params) -> Params:

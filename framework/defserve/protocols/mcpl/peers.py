@@ -165,7 +165,7 @@ def select_peers(server: McplServerState, verb: str, to: To, obstacle: Obstacle)
     asked = [Peer(session) for session in _sessions(server, to)]
     found = [peer for peer in asked if obstacle(peer) is None]
     if to is everyone:
-        return [peer for peer in found if is_session_owned_here(peer.session)]
+        return [peer for peer in found if is_session_owned_by_this_process(peer.session)]
     if len(found) > 1:
         raise AmbiguousPeer(verb, len(found))
     if not found:
@@ -179,7 +179,7 @@ async def load_sessions_elsewhere(server: McplServerState, to: To) -> None:
         await server.others.load_host_sessions(to)
 
 
-def is_session_owned_here(session: Session) -> bool:
+def is_session_owned_by_this_process(session: Session) -> bool:
     """Whether this process does what concerns a session by itself. Of several that share it, one does."""
     return session.sharer is None or session.sharer.is_owner
 

@@ -38,7 +38,7 @@ from defserve.protocols.mcpl.peers import (
     CURRENT_CALL,
     SOURCE_SESSION,
     can_notify_claude,
-    is_session_owned_here,
+    is_session_owned_by_this_process,
     notify_claude,
 )
 from defserve.protocols.mcpl.policies import is_anonymous_session
@@ -275,7 +275,7 @@ class PushSection(McplSection):
             return
         tasks, peer = session.local(RunningSources), peers.Peer(session)
         for source in self._sources:
-            is_for_it = source.per == "session" and is_session_owned_here(session)
+            is_for_it = source.per == "session" and is_session_owned_by_this_process(session)
             wanted = is_for_it and _obstacle(peer, source.feature_set) is None
             if wanted and source not in tasks:
                 tasks[source] = engine.spawn(self._run_source(source, session))

@@ -33,7 +33,7 @@ from defserve.protocols.mcpx.participant import NotCapable, NotWelcome, Particip
 from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import (
     Chat,
-    GatewayProblem,
+    GatewayRefusal,
     Presence,
     SpoofedMessage,
     TopicRequest,
@@ -208,7 +208,7 @@ class TopicCarrier:
             return [CarriedMessage(heard.participant, None, event=LEFT)]
         if isinstance(heard, SpoofedMessage):
             self._refuse(heard)
-        elif isinstance(heard, GatewayProblem):
+        elif isinstance(heard, GatewayRefusal):
             log.warning("the gateway refused something: %s %s", heard.error, heard.message)
         elif isinstance(heard, Welcome) and heard.replaced:
             log.warning("another connection had the name %r and the same token; this one took its place", self.topic.me)

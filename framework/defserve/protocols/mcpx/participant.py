@@ -27,7 +27,7 @@ from defserve.protocols.mcpx.envelope import (
 )
 from defserve.protocols.mcpx.proposals import Clock, Proposal, build_fulfilment_params
 from defserve.protocols.mcpx.topic import (
-    GatewayProblem,
+    GatewayRefusal,
     Presence,
     ProposalRejected,
     ProposalWithdrawn,
@@ -344,7 +344,7 @@ class Participant:
         elif isinstance(heard, TopicResponse):
             self._handle_answer(heard)
             self._settle(heard.outcome)
-        elif isinstance(heard, GatewayProblem):
+        elif isinstance(heard, GatewayRefusal):
             self._handle_refusal(heard)
         elif isinstance(heard, ProposalRejected | ProposalWithdrawn):
             self._settle(heard.proposal)
@@ -378,7 +378,7 @@ class Participant:
         else:
             ask.reply({**answer.envelope.body, "id": ask.id})
 
-    def _handle_refusal(self, problem: GatewayProblem) -> None:
+    def _handle_refusal(self, problem: GatewayRefusal) -> None:
         """The gateway refused a request, a fulfilment or a proposal of ours: whoever waits for it learns it at once."""
         about, text = problem.about or "", problem.message or problem.error
         self.topic.proposals.undo_fulfilment(about)

@@ -65,7 +65,7 @@ class Presence:
         self.participant, self.joined, self.is_other = participant, joined, is_other
 
 
-class GatewayProblem:
+class GatewayRefusal:
     """The gateway refused something; `about` is the id of the envelope it refused, if that can be told."""
 
     __slots__ = ("error", "message", "about", "payload")
@@ -138,7 +138,7 @@ ProposalDecision: TypeAlias = ProposalRejected | ProposalWithdrawn
 TopicEvent: TypeAlias = (
     Welcome
     | Presence
-    | GatewayProblem
+    | GatewayRefusal
     | Chat
     | Proposal
     | ProposalDecision
@@ -260,8 +260,8 @@ class TopicView:
             return self._presence(payload)
         return self._problem(payload, envelope.correlation_id) if kind == ERROR_KIND else None
 
-    def _problem(self, payload: Mapping[str, Any], about: str | None) -> GatewayProblem:
-        return GatewayProblem(payload, about or self.unconfirmed.pop_refused_id(payload))
+    def _problem(self, payload: Mapping[str, Any], about: str | None) -> GatewayRefusal:
+        return GatewayRefusal(payload, about or self.unconfirmed.pop_refused_id(payload))
 
     def _welcome(self, payload: Mapping[str, Any]) -> Welcome | None:
         if (you := _participant(payload.get("you"))) is None:

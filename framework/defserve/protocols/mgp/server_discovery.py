@@ -29,7 +29,7 @@ from defserve.core.shapes import (
     restrict_kind,
 )
 from defserve.errors import InvalidParams
-from defserve.protocols.mcp.errors import SOURCE_META_KEY, read_optional_object_param
+from defserve.protocols.mcp.errors import ITEM_SOURCE_META_KEY, read_optional_object_param
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME, MGP_VERSION
@@ -232,7 +232,7 @@ def make_method_tool(
         description=spec.description,
         schema=spec.schema,
         annotations={"destructiveHint": True} if spec.changes else {"readOnlyHint": True},
-        meta={SOURCE_META_KEY: "kernel"},
+        meta={ITEM_SOURCE_META_KEY: "kernel"},
     )
     arguments = ExplicitArgumentsSchema.from_trusted_schema(spec.schema)
     function = Function(run, lambda annotation: (lambda call: call) if annotation is Call else None, schema=arguments)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from defserve.auth.live_credentials import BearerCredential, LiveBearerCredentials
 from defserve.auth.principals import Principal
 from defserve.base.peer_bounds import truncate_text
-from defserve.core.engine import await_remaining_steps
+from defserve.core.engine import await_started_coroutine
 from defserve.core.messages import INVALID_REQUEST, RequestId, encode
 from defserve.serve.http.request_heads import (
     RequestHeaders,
@@ -314,7 +314,7 @@ class Exchange(UnreadMessages):
             steps.close()
             return None
         async with asyncio.timeout(seconds):
-            return await self._read_body(limit, await await_remaining_steps(steps, waiting_for))
+            return await self._read_body(limit, await await_started_coroutine(steps, waiting_for))
 
     def _announces_more_than(self, limit: int) -> bool:
         length = self.headers.get("content-length")

@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 
 from defserve.base.search_path import add_author_import_folder
 from defserve.client.targets import (
+    INSTALLED_CODE_FOLDERS,
     PACKAGE_FOLDER,
-    PYTHON_FOLDERS,
     is_author_file,
     is_file_target,
     is_outside_folders,
@@ -102,7 +102,7 @@ def report(
     """
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     found = {os.path.abspath(file) for file in (*loaded, *more) if file and os.path.isfile(file)}
-    files = [file for file in found if is_outside_folders(file, (PACKAGE_FOLDER, *PYTHON_FOLDERS))]
+    files = [file for file in found if is_outside_folders(file, (PACKAGE_FOLDER, *INSTALLED_CODE_FOLDERS))]
     DevChildReport(sorted(files), folders, served, problem).write_file(plan.report)
 
 

@@ -16,7 +16,7 @@ from defserve.client.answers import Decline
 from defserve.errors import PeerError
 from defserve.kernel.governance.marks_and_pins import MAX_BYTES, MAX_NAMES, MAX_SHOWN, ToolPin, ToolPins
 from defserve.kernel.kernel_state import StateFile
-from defserve.protocols.mcp.errors import SERVER_ID_META_KEY, SOURCE_META_KEY
+from defserve.protocols.mcp.errors import ITEM_SOURCE_META_KEY, SERVER_ID_META_KEY
 from defserve.protocols.mgp.terms import CONFIRMED_META_KEY, SECURITY_META_KEY
 from tests.at_address import at_address
 from tests.attack.controls.rules import (
@@ -239,7 +239,7 @@ def claiming(name: str) -> Server:
     def view() -> str:
         return "<p>"
 
-    @server.tool(app=view, meta={SERVER_ID_META_KEY: name, SOURCE_META_KEY: name})
+    @server.tool(app=view, meta={SERVER_ID_META_KEY: name, ITEM_SOURCE_META_KEY: name})
     def show() -> str:
         return "shown"
 
@@ -258,7 +258,7 @@ async def claim(era: str) -> str:
             except PeerError as error:
                 return f"what a server claims breaks the list of all: {error}"
             said = listed["l_show"]
-            if said.get(SERVER_ID_META_KEY) != "l" or SOURCE_META_KEY in said:
+            if said.get(SERVER_ID_META_KEY) != "l" or ITEM_SOURCE_META_KEY in said:
                 return f"what a server claims is believed: {said}"
             app = await client.render("l_show")
             (answer,) = await app.answer(message("resources/read", uri="note://b/bank/1"))

@@ -12,7 +12,7 @@ from io import StringIO
 from typing import Any
 
 from defserve.auth import ApiKeys
-from defserve.auth.rates import Rate, TokenBuckets
+from defserve.auth.rates import Rate, RateBuckets
 from defserve.protocols.mcp.events import sending
 from defserve.protocols.mcp.events.sending import (
     DeliveryFailed,
@@ -250,7 +250,7 @@ async def _post_beside_silence(silent: list[tuple[str, str]]) -> bool:
         async with _listener(say_nothing, sorted({host for host, _ in silent})) as (port, _):
             sender = WebhookSender(LOOPBACK, is_loopback_allowed=True)
             # Otherwise the rate of one host would hold most of them back.
-            sender._rates = TokenBuckets(Rate(per_second=10_000, burst=10_000))  # pyright: ignore[reportPrivateUsage]
+            sender._rates = RateBuckets(Rate(per_second=10_000, burst=10_000))  # pyright: ignore[reportPrivateUsage]
             waiting = [
                 asyncio.create_task(sender.post(f"http://{host}:{port}/", {}, b"{}", caller=caller))
                 for host, caller in silent

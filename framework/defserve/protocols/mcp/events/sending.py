@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from defserve.auth.oauth import is_loopback
-from defserve.auth.rates import Rate, TokenBuckets
+from defserve.auth.rates import Rate, RateBuckets
 from defserve.base.backoff import parse_retry_after
 from defserve.base.http_connection import (
     BrokenHttpConnection,
@@ -87,7 +87,7 @@ class WebhookSender:
         self._sweep: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(MAX_AT_ONCE)
         self._hosts, self._callers = KeyedRoom(MAX_AT_ONCE_TO_HOST), KeyedRoom(MAX_AT_ONCE_OF_CALLER)
-        self._rates = TokenBuckets(DESTINATION_RATE)
+        self._rates = RateBuckets(DESTINATION_RATE)
 
     def check_url(self, url: object) -> str:
         """The address as it is used. Raises ValueError for one that is refused by its text alone."""

@@ -20,7 +20,7 @@ from pydantic_core import to_json
 from defserve.auth.api_keys import find_ended_credentials
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, encode_principal
-from defserve.auth.rates import Rate, TokenBuckets
+from defserve.auth.rates import Rate, RateBuckets
 from defserve.base.redaction import get_logger
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
@@ -75,7 +75,7 @@ class Webhooks:
     def __init__(self, events: Events, codec: CursorCodec) -> None:
         self._events, self._codec = events, codec
         self.records = WebhookRecords(events.store, events.get_lasting_secret())
-        self._challenges = TokenBuckets(CHALLENGE_RATE)
+        self._challenges = RateBuckets(CHALLENGE_RATE)
         self._deliveries: dict[EventHub, Deliveries] = {}
         self._watches: dict[tuple[EventHub, Space, str], object] = {}
         """The watch over each credential that somebody has subscribed with."""
