@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.client.replies import RawReply, read_raw_reply
-from defserve.core.messages import MalformedMessage, Reply, decode
+from defserve.core.messages import MAX_REPLY_DEPTH, MalformedMessage, Reply, decode
 from tests.rows import for_each_row
 
 JSON = st.recursive(
@@ -63,22 +63,22 @@ def test_a_result_over_several_lines_is_passed_on_as_one_line(space: bytes):
         b'{"jsonrpc":"2.0","id":7,"result":{}} ',
         b'{"jsonrpc":"2.0","id":,"result":{}}',
         b'{"jsonrpc":"2.0","id":7,"result":NaN}',
-        b'{"jsonrpc":"2.0","id":7,"result":' + b"[" * 80 + b"]" * 80 + b"}",
+        b'{"jsonrpc":"2.0","id":7,"result":' + b"[" * 195 + b"]" * 195 + b"}",
         b'{"jsonrpc":"2.0","id":7,"result":"\xff"}',
     ],
 )
 def test_what_stands_beside_the_result_never_comes_along(smuggled: bytes):
-    message, plain = read_raw_reply(smuggled), decode(smuggled)
+    message, plain = read_raw_reply(smuggled), decode(smuggled, MAX_REPLY_DEPTH)
     assert shown(message) == shown(plain)
     if isinstance(message, RawReply):
         assert json.loads(message.raw) == message.result
 
 
 def test_a_result_that_is_too_deep_is_no_reply():
-    for depth, kind in ((62, RawReply), (63, RawReply), (64, MalformedMessage), (65, MalformedMessage)):
+    for depth, kind in ((190, RawReply), (191, RawReply), (192, MalformedMessage), (193, MalformedMessage)):
         data = b'{"jsonrpc":"2.0","id":7,"result":' + b"[" * depth + b"]" * depth + b"}"
         assert type(read_raw_reply(data)) is kind, depth
-        assert isinstance(decode(data), Reply) is (kind is RawReply)
+        assert isinstance(decode(data, MAX_REPLY_DEPTH), Reply) is (kind is RawReply)
 
 
 @given(JSON, st.integers(), st.booleans())

@@ -727,12 +727,14 @@ async def test_a_store_that_never_answers_again_does_not_hold_up_the_end_of_a_de
     receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(deliveries, "FAREWELL_SECONDS", 0.05)
-    monkeypatch.setattr(leases, "TTL", 0.05)
     store = MemoryStore()
-    async with asyncio.timeout(20), raw(make_server(store, settings=LOOPBACK)) as peer:
+    server = make_server(store, settings=LOOPBACK)
+    async with asyncio.timeout(20), raw(server) as peer:
         await subscribe(peer, receiver)
         await peer.call("push", {"repository": "x", "commits": 1})
         await received(receiver, 1)
+        while (await load_progress(server)).last_delivery_at is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
         change = store.change
 
         async def change_logs_only(wanted: StoreChange) -> bool:
@@ -741,3 +743,4 @@ async def test_a_store_that_never_answers_again_does_not_hold_up_the_end_of_a_de
         monkeypatch.setattr(store, "change", change_logs_only)
         await peer.call("push", {"repository": "x", "commits": 2})
         await received(receiver, 2)
+        monkeypatch.setattr(leases, "TTL", 0.05)  # how long a release waits
