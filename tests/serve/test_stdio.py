@@ -548,7 +548,7 @@ from defserve import Server
 write = os.write
 def watched(descriptor, data):
     if descriptor > 2:
-        found = [name for name in ("asyncio", "pathlib", "uuid") if name in sys.modules]
+        found = [name for name in ("asyncio", "logging", "pathlib", "uuid") if name in sys.modules]
         write(2, f"{found[0] if found else 'no asyncio'}\\n".encode())
     return write(descriptor, data)
 os.write = watched

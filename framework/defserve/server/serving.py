@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, cast
 
-from defserve.base.redaction import get_logger
 from defserve.core.extension import Extension
 from defserve.errors import DefserveError, UsageError
 from defserve.server.decorators import find_author_location
@@ -151,8 +150,6 @@ def make_observer_extensions(
 # -- A server in a topic: its address, its token, and the runner for it.
 
 
-log = get_logger()
-
 TOPIC_ADDRESS_PREFIX: Final = "mcpx+"
 WAIT: Final = "if_taken=wait"
 """Asks a gateway not to let us in while another connection has our name."""
@@ -176,6 +173,7 @@ def make_topic_runner(
     from urllib.parse import parse_qs, urlsplit
 
     from defserve.auth.oauth import is_loopback
+    from defserve.base.redaction import get_logger
     from defserve.protocols.mcpx.topic import remove_token_from_address
     from defserve.serve.outbound import OutboundRunner
     from defserve.server.web import refuse_scopes_without_auth
@@ -186,7 +184,7 @@ def make_topic_runner(
         raise UsageError(f"{on!r} names no topic", fix="write it as mcpx+ws://host:port/ws?topic=demo")
     refuse_scopes_without_auth(mcp, auth)
     if token and parts.scheme == "ws" and not is_loopback(parts.hostname):
-        log.warning("the token travels to %s unencrypted; use mcpx+wss://", parts.hostname)
+        get_logger().warning("the token travels to %s unencrypted; use mcpx+wss://", parts.hostname)
     topic = parse_qs(parts.query)["topic"][0]
     place = parts.netloc.rpartition("@")[2]
     carrier.topic.place = remove_token_from_address(url)
