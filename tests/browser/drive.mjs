@@ -25,7 +25,7 @@ const begin = async () => {
   return true;
 };
 const frame = () => page.frames().find(one => one.parentFrame() === page.mainFrame());
-const until = async (find, script, limit = 30 * SECONDS) => {
+const until = async (find, script, limit = 60 * SECONDS) => {
   const deadline = Date.now() + limit;
   for (;;) {
     // A frame that is still loading cannot be asked; it can the next time.
