@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=["file", "memory", "sqlite"])
-def keys(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> ApiKeys:
+def keys(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[ApiKeys]:
     store: Any = {
         "file": tmp_path / "keys.json",
         "memory": MemoryStore(),
         "sqlite": f"sqlite:///{tmp_path / 'keys.db'}",
     }[request.param]
-    return ApiKeys(store, pepper=PEPPER, server="notes", clock=clock)
+    yield (keys := ApiKeys(store, pepper=PEPPER, server="notes", clock=clock))
+    asyncio.run(keys.close())
 
 
 async def test_a_key_that_this_version_cannot_read_lets_nobody_in_and_is_not_called_bad(tmp_path: Path) -> None:

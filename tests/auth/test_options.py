@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,15 @@ from defserve import Server, dangerous
 from defserve.auth import ApiKeys, DPoP, OAuthProxy
 from defserve.auth.auth_options import Auth, list_operator_warnings, parse_auth_option
 from defserve.auth.bearer_tokens import StaticTokens
+from defserve.auth.dpop import ProvedKey
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.oauth import UNAVAILABLE_DENIAL, AuthDenial
 from defserve.auth.principals import Principal
-from defserve.auth.signed_tokens import JWT
+from defserve.auth.signed_tokens import JWT, DeniedTokens
 from defserve.errors import UsageError
 from defserve.server.web import announce_to_operator
+from defserve.stores.store import OAUTH_GRANT_SPACES
+from tests.asgi import living
 from tests.auth.issuer import AUDIENCE, ISSUER, pem, private_key, signed
 from tests.rows import for_each_row
 
@@ -180,9 +185,44 @@ async def test_who_has_made_no_keys_yet_is_told_how(tmp_path: Path):
 
 @pytest.mark.anyio
 async def test_a_store_of_keys_is_only_opened_where_the_server_runs(tmp_path: Path):
-    server = Server("s", auth=ApiKeys(f"sqlite:///{tmp_path}/keys.db", pepper="0123456789abcdef"))
+    keys = ApiKeys(f"sqlite:///{tmp_path}/keys.db", pepper="0123456789abcdef")
+    server = Server("s", auth=keys)
     assert await list_problems(server, opens_stores=False) == [] and not os.listdir(tmp_path)
     assert await list_problems(server) == ["there are no API keys yet, so no caller has one"]
+    await keys.close()
+
+
+@for_each_row("part", ["keys", "denied tokens", "proofs", "sign-ins"])
+@pytest.mark.anyio
+async def test_a_store_that_was_opened_for_callers_is_closed_when_serving_ends(part: str, tmp_path: Path):
+    address, threads = f"sqlite:///{tmp_path}/kept.db", list_store_threads()
+    keys, denied, proofs = ApiKeys(address, pepper="0123456789abcdef"), DeniedTokens(address), DPoP(address)
+    auths: dict[str, Any] = {
+        "keys": Auth([keys]),
+        "denied tokens": Auth([JWT(key=pem(private_key()), audience=AUDIENCE, issuer=ISSUER, denied=denied), keys]),
+        "proofs": Auth(TOKENS, resource=AUDIENCE, dpop=proofs),
+        "sign-ins": OAuthProxy(
+            "github", url=AUDIENCE, client_id="c", client_secret="s", store=address, secret="k" * 32, allow="everyone"
+        ),
+    }
+    async with living(Server("s", auth=auths[part]).asgi()):
+        match part:
+            case "keys":
+                await keys.create("ann")
+            case "denied tokens":
+                await denied.deny("7", until=time.time() + 60)
+                await keys.create("ann")
+            case "proofs":
+                await proofs.spend_proof(ProvedKey("a key", "a proof"))
+            case _:
+                await auths[part]._store.get(OAUTH_GRANT_SPACES.make_space("nobody"), ["record"])
+        assert list_store_threads() > threads
+    assert list_store_threads() == threads
+
+
+def list_store_threads() -> set[threading.Thread]:
+    """Those of asyncio's own pool are not closed with a store."""
+    return {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio")}
 
 
 @pytest.mark.anyio

@@ -109,7 +109,7 @@ def test_a_reporter_that_the_program_has_changed_says_nothing_it_could_not_say_i
 
 @pytest.mark.slow
 def test_a_program_that_reports_closes_everything_and_goes_on_ends_with_its_time(jailed: Program) -> None:
-    source = everywhere([{"status": "ok", "value": "forged"}], "os.closerange(0, 64)\nwhile True: pass")
+    source = everywhere([{"status": "ok", "value": "forged"}], "os.closerange(0, 1025)\nwhile True: pass")
     outcome = jailed(source, seconds=2)
     assert outcome.status == "timeout" and is_true_to_the_run(outcome)
 
@@ -126,7 +126,7 @@ def test_a_program_that_reports_closes_everything_and_goes_on_ends_with_its_time
 def test_what_it_says_of_itself_keeps_to_its_limits(report: dict[str, Any], status: str, jailed: Program) -> None:
     data = json.dumps(report).encode()
     source = (
-        f"import os\nfor fd in range(3, 64):\n    try: os.write(fd, {data!r})\n    except OSError: pass\nos._exit(0)"
+        f"import os\nfor fd in range(3, 1025):\n    try: os.write(fd, {data!r})\n    except OSError: pass\nos._exit(0)"
     )
     outcome = jailed(source, output_bytes=10_000)
     assert outcome.status == status and len(outcome.error or "") <= 16_000

@@ -643,18 +643,30 @@ def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path):
             assert served.exit_code() == 1
 
 
-def test_a_lifespan_that_fails_ends_the_process_with_1(tmp_path: Path):
-    source = """
-    @asynccontextmanager
-    async def broken(server):
-        raise RuntimeError("no database")
-        yield
+BREAKING = """
+def reach(step):
+    if step == STEP:
+        raise ConnectionError("no database")
 
-    server = Server("served", "1", lifespan=broken)
-    server.run("http://127.0.0.1:0/mcp")
-    """
-    with ServerProcess(tmp_path, textwrap.dedent(source)) as served:
-        assert any(b"no database" in line for line in served.rest(2))
+@asynccontextmanager
+async def life(server):
+    reach("start")
+    yield
+    reach("stop as it should")
+
+server = Server("shop", lifespan=life)
+server.run("http://127.0.0.1:0/mcp")
+"""
+
+
+@for_each_row("step", ["start", "stop as it should"])
+def test_a_lifespan_that_fails_is_told_with_the_author_s_line_and_ends_the_process_with_1(step: str, tmp_path: Path):
+    with ServerProcess(tmp_path, f"STEP = {step!r}\n" + BREAKING) as served:
+        if step != "start":
+            served.wait_for("serving on")
+            served.signal(signal.SIGTERM)
+        first, *_, fix = served.rest(2)
+        assert f"server 'shop' did not {step}: ConnectionError: no database" in first.decode() and b"  fix: " in fix
         assert served.exit_code() == 1
 
 

@@ -15,6 +15,7 @@ from defserve.auth.bearer_tokens import (
     TokenVerifier,
     bind_auth_part_to_server,
     check_verifier_available,
+    close_auth_part,
     extract_bearer_token,
     get_token_check_function,
     make_credential_name,
@@ -137,6 +138,11 @@ class Auth:
         """
         for part in (self.verifier, self.dpop):
             bind_auth_part_to_server(part, identity)
+
+    async def close(self) -> None:
+        """Close the stores that were opened for it. Serving ends; what is asked later opens them again."""
+        for part in (self.verifier, self.dpop):
+            await close_auth_part(part)
 
     async def authenticate(self, authorization: Iterable[bytes]) -> Principal | AuthDenial | None:
         """The caller, proved by the values of a request's Authorization headers; or the refusal.

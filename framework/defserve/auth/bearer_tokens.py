@@ -200,6 +200,12 @@ def bind_auth_part_to_server(part: object, identity: ServerIdentity) -> None:
         bind(identity)
 
 
+async def close_auth_part(part: object) -> None:
+    """Close what a part that belongs to a server has opened for it. What it is asked afterwards opens that again."""
+    if hasattr(part, "bind_server") and (close := getattr(part, "close", None)) is not None:
+        await close()
+
+
 def get_revocation_follower(verifier: object) -> Callable[[], AsyncGenerator[str]] | None:
     """Follows the names of credentials that are revoked, where a verifier can; see `ApiKeys.revocations`."""
     return getattr(verifier, "revocations", None)

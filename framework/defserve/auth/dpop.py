@@ -98,6 +98,11 @@ class DPoP:
             self._store.bind_server(identity)
         self._key = identity.derive_key(self._secret, _PURPOSE)
 
+    async def close(self) -> None:
+        """See `Auth.close`."""
+        if self._store is not None:
+            await self._store.close()
+
     async def check(self, shown: DpopProofRequest, token: str, thumbprint: str) -> ProofError:
         """What is wrong with the proof of a request that shows a token bound to this key; empty if it is good."""
         proved, error = self._verify(shown, token, thumbprint)

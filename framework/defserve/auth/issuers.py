@@ -19,6 +19,7 @@ from defserve.auth.bearer_tokens import (
     bind_auth_part_to_server,
     check_verifier_available,
     check_verifier_settings,
+    close_auth_part,
     get_token_check_function,
     quote_untrusted,
 )
@@ -75,6 +76,11 @@ class Issuers(ExplainingVerifier):
         """See `Auth.bind_server`."""
         for verifier in self.verifiers:
             bind_auth_part_to_server(verifier, identity)
+
+    async def close(self) -> None:
+        """See `Auth.close`."""
+        for verifier in self.verifiers:
+            await close_auth_part(verifier)
 
     @property
     def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:

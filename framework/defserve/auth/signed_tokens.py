@@ -118,6 +118,11 @@ class JWT(ExplainingVerifier):
         if self._denied is not None:
             self._denied.bind_server(identity)
 
+    async def close(self) -> None:
+        """See `Auth.close`."""
+        if self._denied is not None:
+            await self._denied.close()
+
     async def check_token(self, token: str) -> Principal:
         """The principal that the claims name. Raises TokenRefused if anything is wrong with the token."""
         try:

@@ -399,8 +399,11 @@ def is_outside_folders(path: str, folders: tuple[str, ...]) -> bool:
 
 
 def is_author_file(path: str) -> bool:
-    return is_outside_folders(path, (PACKAGE_FOLDER, *INSTALLED_CODE_FOLDERS)) and not any(
-        folder in path for folder in PACKAGES
+    # Compiled packages, uvloop among them, give the name of a source that is not installed.
+    return (
+        is_outside_folders(path, (PACKAGE_FOLDER, *INSTALLED_CODE_FOLDERS))
+        and not path.endswith(".pyx")
+        and not any(folder in path for folder in PACKAGES)
     )
 
 

@@ -161,9 +161,11 @@ class Listener:
                 await self._is_leaving.wait()
                 await self._shut_down()
             finally:
-                if not self._is_forced:
-                    await lifespan.stop()
-                await self.state.close()
+                try:
+                    if not self._is_forced:
+                        await lifespan.stop()
+                finally:
+                    await self.state.close()
         return self.code
 
     async def _listen(self, sockets: list[socket.socket]) -> None:
@@ -255,31 +257,28 @@ class AppLifespan:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> bool:
-        """Whether the app has started. Why it has not is logged."""
-        self._task = asyncio.create_task(self._run())
+        """Whether the app has started. Raises what the app raised instead."""
+        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self._state}
+        self._task = asyncio.create_task(self._app(scope, self._to_app.get, self._send))
         return await self._tell("startup")
 
     async def stop(self) -> None:
+        """Raises what the app raised, then or before."""
         await self._tell("shutdown")
 
     async def _tell(self, what: str) -> bool:
         assert self._task is not None
-        if self._task.done():
-            return False
         self._to_app.put_nowait({"type": f"lifespan.{what}"})
         answer = asyncio.ensure_future(self._from_app.get())
         await asyncio.wait((answer, self._task), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            answer.cancel()
-            return False
-        return answer.result() == f"lifespan.{what}.complete"
-
-    async def _run(self) -> None:
-        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self._state}
-        try:
-            await self._app(scope, self._to_app.get, self._send)
-        except Exception:
-            log.exception("the server did not start or stop as it should")
+        if answer.done() and answer.result() == f"lifespan.{what}.complete":
+            return True
+        answer.cancel()
+        # An app raises after its answer, or instead of one. Some only answer, and stay.
+        ended, _ = await asyncio.wait((self._task,), timeout=1.0)
+        if ended:
+            self._task.result()
+        return False
 
     async def _send(self, message: dict[str, Any]) -> None:
         self._from_app.put_nowait(message["type"])

@@ -43,7 +43,8 @@ def serve_address(server: Server, on: str, token: str | None, token_file: str | 
 
     address = Address.parse(on, "/mcp")
     shown = {"show_address": server.show_address, "show_note": server.show_note}
-    return run_network_server(server.composition, server.mcp, server.auth, address, web, **shown)
+    with explain_failed_lifespan(server):
+        return run_network_server(server.composition, server.mcp, server.auth, address, web, **shown)
 
 
 def hide_uncaught_traceback(error: UsageError) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from traceback import print_exception
 from typing import Any, Final
 
-from defserve.client.targets import PACKAGE_FOLDER, find_author_line, load_server, split_target
+from defserve.client.targets import find_author_line, is_author_file, load_server, split_target
 from defserve.errors import UsageError
 
 SERVES: Final = ("run", "main")
@@ -51,7 +51,7 @@ def print_load_error(error: UsageError) -> None:
         print(f"error: {error}", file=sys.stderr)
         return
     trace = cause.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((PACKAGE_FOLDER + os.sep, "<frozen")):
+    while trace is not None and not is_author_file(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     print_exception(type(cause), cause, trace)
 

@@ -46,6 +46,8 @@ async def test_processes_that_share_a_store_accept_a_proof_once(tmp_path: Path) 
     for process in processes:
         process.bind_server(ServerIdentity("name", "notes"))
     assert [await checked(process, one) for process in processes] == ["", "invalid_dpop_proof", "invalid_dpop_proof"]
+    for process in processes:
+        await process.close()
 
 
 async def test_a_store_that_fails_lets_nobody_in() -> None:

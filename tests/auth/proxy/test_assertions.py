@@ -56,6 +56,7 @@ def make_proxy(company: Provider, **options: Any) -> OAuthProxy:
 async def at(auth: OAuthProxy):
     async with browser(notes(auth)) as http:
         yield http
+    await auth.close()
 
 
 async def exchange(

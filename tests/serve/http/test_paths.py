@@ -99,8 +99,9 @@ async def test_nothing_but_the_endpoint_is_reached_by_another_spelling(spelling:
 
 async def test_each_route_is_reached_by_its_own_spelling() -> None:
     served = app()
-    for path in ("/metrics", "/healthz", "/mcp/server-card", "/.well-known/ai-catalog.json"):
-        assert await status_of(served, "GET", path) == 200, path
+    for path in ("/metrics", "/healthz", "/readyz", "/mcp/server-card", "/.well-known/ai-catalog.json"):
+        for verb in ("GET", "HEAD"):
+            assert await status_of(served, verb, path) == 200, (verb, path)
 
 
 @for_each_row("path", ["/mcp", "/mcp/"])

@@ -185,6 +185,10 @@ class OAuthProxy(Auth):
         self._store.bind_server(identity)
         self._seals.bind_server(identity)
 
+    async def close(self) -> None:
+        await super().close()
+        await self._store.close()
+
     @property
     def kept_in_memory(self) -> str:
         return super().kept_in_memory if self._is_shared else "sign-ins (OAuthProxy(store=…, secret=…))"

@@ -77,7 +77,6 @@ from defserve.serve.sockets import (
 if TYPE_CHECKING:
     from defserve.auth.proxy.oauth_proxy import OAuthProxySite
     from defserve.core.session import Session
-    from defserve.serve.http.session_log import SessionLogs
     from defserve.serve.session_opener import SessionOpener
     from defserve.stores.shared.worker_link import SharedStoreLink
 
@@ -91,6 +90,7 @@ Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 # What was found for the head of a message to the endpoint: headers, version, routing, whether it prefers events.
 Noted = tuple[RequestHeaders, str | None, tuple[str, str, str | None] | None, bool]
 
+READING_METHODS = "GET", "HEAD"
 REGISTRATION = "POST", "register"
 NO_REGISTRATION = f"there is no authorization server here; give the client a token to send: {TOKEN_HEADER_EXAMPLE}"
 NOT_FOUND = "Not found: nothing is served at this path. Most addresses end with /mcp"
@@ -135,7 +135,11 @@ class HttpApp:
         self.gate = HostOriginGate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
-        logs = _make_redis_logs(options.shared) if options.shared is not None else None
+        logs = None
+        if options.shared is not None:
+            from defserve.serve.http.redis_sessions import RedisLogs
+
+            logs = RedisLogs(options.shared)
         self.streamable = StreamableEndpoint(provider, rules, logs)
         if self.auth is not None:
             self.streamable.challenge = self._ask_for_scopes
@@ -157,7 +161,7 @@ class HttpApp:
             }
         }
         for path, report in options.reports.items():
-            self._routes[base + path] = {"GET": partial(self._report_to_holder, report)}
+            self._routes[base + path] = dict.fromkeys(READING_METHODS, partial(self._report_to_holder, report))
         if options.legacy_sse:
             self._routes[base + STREAM] = {
                 "GET": lambda exchange, scope: self.legacy.get(exchange, self._root(scope)),
@@ -346,9 +350,9 @@ class HttpApp:
 
     async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
         """Probes, public documents, and the metadata that tells clients where to get tokens."""
-        probe, is_get = self._probes.get(self._path(scope)), scope["method"] == "GET"
-        if probe is not None:
-            await (self._report(probe, exchange, scope) if is_get else _refuse_method(exchange, ("GET",)))
+        if (probe := self._probes.get(self._path(scope))) is not None:
+            is_read = scope["method"] in READING_METHODS
+            await (self._report(probe, exchange, scope) if is_read else _refuse_method(exchange, READING_METHODS))
             return
         document = self._find_document(scope)
         if document is not None and await self.documents.send_document(
@@ -360,7 +364,7 @@ class HttpApp:
             return
         resource = self.auth.resource if self.auth is not None else None
         verb, path = scope["method"], scope["path"]
-        paths = resource.paths if resource is not None and verb in ("GET", "HEAD") else ()
+        paths = resource.paths if resource is not None and verb in READING_METHODS else ()
         if resource is not None and (path in paths or self._path(scope) in paths):
             await exchange.respond(200, encode(resource.document()), [(b"access-control-allow-origin", b"*")])
         elif self.auth is not None and resource is None and (verb, path.rpartition("/")[2]) == REGISTRATION:
@@ -526,14 +530,10 @@ class HttpApp:
                 await send({"type": "lifespan.startup.complete"})
             elif kind == "lifespan.shutdown":
                 await self.provider.stop()
+                if self.auth is not None:
+                    await self.auth.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
-
-
-def _make_redis_logs(link: SharedStoreLink) -> SessionLogs:
-    from defserve.serve.http.redis_sessions import RedisLogs
-
-    return RedisLogs(link)
 
 
 async def _refuse_method(exchange: Exchange, allowed: Iterable[str]) -> None:

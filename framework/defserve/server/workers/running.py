@@ -27,6 +27,7 @@ from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import bind_sockets
 from defserve.server import web
 from defserve.server.logs import JsonLogFormatter, NonBlockingLogHandler, add_worker_number_to_logs
+from defserve.server.serving import explain_failed_lifespan
 from defserve.server.workers.supervisor import Supervisor, SupervisorTiming, WorkerGroupPlan, format_worker_count
 from defserve.server.workers.worker import (
     Worker,
@@ -199,7 +200,7 @@ def serve_as_worker(
         say = partial(web.announce_to_operator, composition, server.auth, _teller(log_json))
         network = replace(network, announce=say)
     sockets = [socket.socket(fileno=number) for number in member.sockets]
-    with control:
+    with control, explain_failed_lifespan(server):
         return run_listener(app, address, network, composition.limits, provider, sockets)
 
 

@@ -29,6 +29,7 @@ from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import BUFFERED_REQUEST_KEY
 from defserve.server import web
 from defserve.server.server import Server
+from defserve.server.serving import explain_failed_lifespan
 from defserve.tooling.devserver.handover import READY_LINE, ReplayableClientSetup, ServePlan
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -60,7 +61,8 @@ def serve_http_child(server: Server, plan: ServePlan) -> int:
     served = SessionReopener(app, Path(plan.sessions), on_started, announce)
     # The parent has said where it serves, and says when it serves something new.
     network = replace(web.make_network_options(options), show_address=_show_nothing)
-    return run_listener(served, address, network, server.limits, provider, sockets)
+    with explain_failed_lifespan(server):
+        return run_listener(served, address, network, server.limits, provider, sockets)
 
 
 def _show_nothing(_: str) -> None: ...
