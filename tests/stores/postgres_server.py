@@ -29,6 +29,14 @@ QUICK = ("-c", "fsync=off", "-c", "full_page_writes=off")
 PORT = 5432
 
 
+def _has_memory(pid: int) -> bool:
+    """Whether a process has not ended. What is left of one that nobody waits for has no memory any more."""
+    try:
+        return Path(f"/proc/{pid}/statm").read_text().split()[0] != "0"
+    except OSError:
+        return False
+
+
 def find_postgres() -> tuple[str, str] | None:
     """The programs `initdb` and `postgres`; None if there are none."""
     programs = [shutil.which(name, path=":".join(PLACES)) for name in ("initdb", "postgres")]
@@ -80,10 +88,14 @@ class PostgresServer:
     def kill(self) -> None:
         """As if by `kill -9`, of all its processes at once."""
         if self._process is not None and self._process.poll() is None:
-            for pid in self.pids:
+            self._process.send_signal(signal.SIGSTOP)  # it starts no more of them meanwhile
+            pids = self.pids
+            for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._process.wait()
+            # While one of them still has the shared memory, another server refuses to start.
+            wait_until(lambda: not any(_has_memory(pid) for pid in pids))
 
     def stop(self) -> None:
         """As an operator does who does not wait for clients."""

@@ -434,7 +434,7 @@ async def test_probes_ask_the_checks_once_a_second_at_most(monkeypatch: pytest.M
 async def test_probes_are_for_get_and_pass_the_gate():
     async with probing(Server("s", "1")) as web:
         response = await web.at("/healthz", "POST")
-        assert (response.status, response.headers["allow"]) == (405, "GET")
+        assert (response.status, response.headers["allow"]) == (405, "GET, HEAD")
         assert (await web.at("/healthz", host="evil.example")).status == 421
         assert (await web.at("/readyz", origin="https://evil.example")).status == 403
         assert (await web.at("/healthz")).headers["cache-control"] == "no-store"
