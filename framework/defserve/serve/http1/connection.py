@@ -41,6 +41,7 @@ KEEP_ALIVE_SECONDS: Final = 75.0
 MAX_STALL_SECONDS: Final = 30.0
 # How long an idle connection stays when the server stops: a request may be on its way.
 CLOSE_LINGER_SECONDS: Final = 0.25
+CLOSE_STEP_SECONDS: Final = 0.01
 # How long a refused connection is read, so that its client gets the refusal.
 REFUSAL_LINGER_SECONDS: Final = 1.0
 FIRST_PROBE_SECONDS: Final = 0.25
@@ -169,8 +170,9 @@ class HttpConnection(StallGuard):
 
     __slots__ = (
         *("state", "client", "server", "scheme", "request"),
-        *("_loop", "_buffer", "_scanned", "_body", "_is_read_paused", "_is_over", "_is_closing", "_dropped"),
-        *("_timer", "_due", "_awaits", "_last_head", "_lessons", "_unknown", "_half_closed", "_user", "note"),
+        *("_loop", "_buffer", "_scanned", "_body", "_is_read_paused", "_is_over", "_is_closing", "_closes_idle"),
+        *("_dropped", "_timer", "_due", "_awaits", "_last_head", "_lessons"),
+        *("_unknown", "_half_closed", "_user", "note"),
     )
 
     def __init__(self, state: HttpServerState) -> None:
@@ -184,7 +186,7 @@ class HttpConnection(StallGuard):
         self._buffer, self._scanned = b"", 0
         self._body: LengthBody | ChunkedBody | None = None
         """What of the last request is still to come."""
-        self._is_read_paused = self._is_over = self._is_closing = False
+        self._is_read_paused = self._is_over = self._is_closing = self._closes_idle = False
         self._dropped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due, self._awaits = 0.0, _NOTHING
@@ -403,10 +405,12 @@ class HttpConnection(StallGuard):
         if self._is_over:
             return
         # Behind a request to upgrade, others may have read the bytes of another protocol: they are no request here.
-        is_last = not request.keeps_alive or self._is_closing or (self._half_closed is not None and not self._buffer)
+        is_last = not request.keeps_alive or (self._half_closed is not None and not self._buffer)
         if is_last or (request.ignores_upgrade and self._buffer):
             self.close_after_response()
             return
+        if self._closes_idle:
+            self._close_idle_later()
         if self._body is not None:
             self._dropped = 0
             self._await(_REST, self.state.limits.body)
@@ -499,20 +503,23 @@ class HttpConnection(StallGuard):
     def shut_down(self) -> None:
         """The next response is the last. An idle connection is closed after a moment: a request may be on its way, and
         would be lost if the connection were closed at once."""
-        self._is_closing = True
-        if self.request is not None:
-            self.request.keeps_alive = False
-        else:
-            self._loop.call_later(CLOSE_LINGER_SECONDS, self._close_idle)
+        self.retire()
+        self._closes_idle = True
+        if self.request is None:
+            self._close_idle_later()
+
+    def _close_idle_later(self) -> None:
+        # In two steps: a busy loop runs a timer that is due before it reads what has come meanwhile.
+        self._loop.call_later(CLOSE_LINGER_SECONDS, self._loop.call_later, CLOSE_STEP_SECONDS, self._close_idle)
 
     def _close_idle(self) -> None:
         if self.request is None and not self._is_over:
             self.transport.close()
 
     def retire(self) -> None:
-        """The next response is the last. The connection isn't closed before: its client must be told first."""
+        """The next head is the last, and says so. The connection isn't closed before: its client must be told first."""
         self._is_closing = True
-        if self.request is not None:
+        if self.request is not None and not self.request.has_head:
             self.request.keeps_alive = False
 
     @property

@@ -106,6 +106,11 @@ class HttpRequest:
 
     # -- from the connection -----------------------------------------------------------------------------
 
+    @property
+    def has_head(self) -> bool:
+        """Whether the head of the response is made: what it says of the connection holds."""
+        return self.has_started or self._head_bytes is not None
+
     def add_body_part(self, part: bytes, *, has_more: bool) -> None:
         """A part of the body came."""
         self.body = self.body + part if self.body else part
