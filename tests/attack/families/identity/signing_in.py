@@ -452,7 +452,7 @@ async def growth(trial: Trial) -> None:
             head = f"HTTP/1.1 200 OK\r\ncontent-encoding: {coding}\r\nconnection: close\r\n\r\n"
             exchange.writer.write(head.encode())
             with suppress(ConnectionError):
-                while written < MOST_WRITTEN and not exchange.hung_up.is_set():
+                while written < MOST_WRITTEN and not (exchange.hung_up.is_set() or exchange.writer.is_closing()):
                     exchange.writer.write(piece)
                     await exchange.writer.drain()
                     written += len(piece)
