@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations load soak e2e apps pictures docs site-check release-check events cluster lock sbom clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations load soak e2e apps pictures docs site-check release-check campaigns events cluster lock sbom clean
 MAKEFLAGS += --no-print-directory
 # Without bytecode each of hundreds of processes would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -190,6 +190,9 @@ release-check: $(RELEASE)  ## build what would be released, install it from an i
 	@echo "== what would be released"
 	@$(BIN)/python -m pytest -n 0 -m release --timeout=0 -v --no-header tests/release $(ARGS)
 
+campaigns: $(READY)  ## run what a release needs, and record how each went in docs/reliability.md (ARGS="--list", ARGS="attack chaos")
+	@$(BIN)/python -m tests.reliability.campaigns $(ARGS)
+
 lock: $(READY)  ## choose the newest allowed versions of what the tests need, and write them to requirements-dev.lock
 	@$(BIN)/uv pip compile --quiet --upgrade $(LOCKED) --group test pyproject.toml --output-file $(LOCK)
 
@@ -199,5 +202,5 @@ sbom: $(RELEASE)  ## write what the package may bring along, with hashes, to bui
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type library --output-reproducible --output-file build/sbom.json build/runtime.lock
 
 clean:  ## remove what the other targets made
-	@rm -rf .venv .venvs .bench-venv .conformance .browser .page-tools .fuzz .peers .migrations bench-results build dist $(OUTCOMES) .pytest_cache .ruff_cache .hypothesis .coverage
+	@rm -rf .venv .venvs .bench-venv .conformance .browser .page-tools .fuzz .peers .migrations .campaigns bench-results build dist $(OUTCOMES) .pytest_cache .ruff_cache .hypothesis .coverage
 	@find framework tests examples cookiecutter -name __pycache__ -type d -prune -exec rm -rf {} +

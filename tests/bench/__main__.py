@@ -88,8 +88,9 @@ def _bench(options: argparse.Namespace, plan: Plan, launch: Launch) -> int:
     print(text)
     _write(options.markdown, text)
     _write(options.json, json.dumps(report.as_json(results, verdicts, facts), indent=2) + "\n")
-    missed = options.strict and any(verdict.met is False for verdict in verdicts)
-    return 1 if failed or missed else 0
+    missed = [verdict.target.claim for verdict in verdicts if verdict.met is False]
+    print(f"{sum(v.met is True for v in verdicts)} of {len(verdicts)} goals met; missed: {'; '.join(missed) or 'none'}")
+    return 1 if failed or (options.strict and missed) else 0
 
 
 def _against(options: argparse.Namespace, folder: Path) -> int:

@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.keep:
         for name in names:
             keep(name)
-    print(f"\nin all:\n{record.table(names)}")
+    print(f"\n{record.table(names)}\n\nin all {record.format_sum(names)}")
     if options.json:
         options.json.write_text(json.dumps({"targets": record.figures(names)}, indent=1))
     return 1 if found else 0

@@ -96,6 +96,13 @@ class Record:
         totals = self.totals()
         return "\n".join(f"{name:15} {totals[name]}" for name in names if name in totals)
 
+    def format_sum(self, names: Iterable[str]) -> str:
+        totals = self.totals()
+        every = [totals[name] for name in names if name in totals]
+        minutes, inputs = sum(total.seconds for total in every) / 60, sum(total.runs for total in every)
+        found = sum(len(total.found) for total in every)
+        return f"{len(every)} targets, {minutes:,.0f} core-minutes, {inputs:,} inputs, {found} crashes and hangs"
+
     def _write(self, totals: Mapping[str, Total]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         half = self._file.with_suffix(".new")

@@ -17,7 +17,7 @@ from typing import Any
 
 from defserve.base.version import VERSION
 from tests.reliability.benchmarks import with_figures, with_results
-from tests.reliability.pages import reliability
+from tests.reliability.pages import CampaignRow, reliability
 from tests.site.pictures import files
 from tests.soak.plots import picture
 
@@ -59,11 +59,11 @@ def take(kind: str, found: dict[str, Any]) -> None:
                 figure["rounds"] = [float(f"{value:.4g}") for value in figure["rounds"]]
                 del figure["median"], figure["low"], figure["high"]
     else:
-        found["machine"] = _machine()
+        found["machine"] = facts_of_run()
     (RESULTS / f"{kind}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
-def _machine() -> dict[str, str]:
+def facts_of_run() -> dict[str, str]:
     return {
         "day": f"{datetime.now(UTC):%Y-%m-%d}",
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
@@ -73,7 +73,13 @@ def _machine() -> dict[str, str]:
 
 
 def reliability_page() -> str:
-    return reliability(*(_kept(kind) for kind in KINDS[:3]))
+    chaos, soak, fuzz = (_kept(kind) for kind in KINDS[:3])
+    return reliability(chaos, soak, fuzz, load_campaigns())
+
+
+def load_campaigns() -> list[CampaignRow]:
+    rows: list[dict[str, Any]] = _kept("campaigns") or []
+    return [CampaignRow(**row) for row in rows]
 
 
 def bench_pages() -> dict[Path, str]:
@@ -85,7 +91,7 @@ def bench_pages() -> dict[Path, str]:
     return {BENCHMARKS: with_results(BENCHMARKS.read_text("utf-8"), found), **compared}
 
 
-def _kept(kind: str) -> dict[str, Any] | None:
+def _kept(kind: str) -> Any:
     file = RESULTS / f"{kind}.json"
     return json.loads(file.read_text()) if file.exists() else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tests.bench.report import table
@@ -67,6 +68,12 @@ input last reached new code. Figures add up all runs. Seeds: {seeds}.
 `make properties` runs the property tests with 20,000 examples each. One of them makes the same calls over memory,
 pipes, HTTP, WebSocket, a unix socket and a kernel, and compares all answers and errors.
 """
+CAMPAIGNS = """\
+## Everything that was run
+
+`make campaigns` runs what a release needs, and records each run here: the figures as the command printed them, on which
+commit and machine. *tree* is the version of the folder `framework/`: rows with the same one measured the same code.
+"""
 REST = """\
 ## Other tests
 
@@ -93,7 +100,21 @@ from the official Python and TypeScript clients. \
 """
 
 
-def reliability(chaos: Json | None, soak: Json | None, fuzz: Json | None) -> str:
+@dataclass(frozen=True, slots=True)
+class CampaignRow:
+    """How one run of a campaign went, on the `framework/` called `tree`."""
+
+    name: str
+    command: str
+    commit: str
+    tree: str
+    machine: str
+    seconds: int
+    figures: str
+    verdict: str
+
+
+def reliability(chaos: Json | None, soak: Json | None, fuzz: Json | None, campaigns: Sequence[CampaignRow] = ()) -> str:
     """The whole page. What was not run is left out."""
     parts = [INTRO]
     if chaos:
@@ -102,6 +123,8 @@ def reliability(chaos: Json | None, soak: Json | None, fuzz: Json | None) -> str
         parts += [SOAK.format(**{**soak, "scenarios": len(soak["scenarios"])}), _run(soak), _scenarios(soak), TIMERS]
     if fuzz:
         parts += [FUZZ.format(seeds=_seeds(fuzz["targets"])), _run(fuzz), _targets(fuzz["targets"])]
+    if campaigns:
+        parts += [CAMPAIGNS, _campaigns(campaigns)]
     return "\n".join(part.rstrip("\n") + "\n" for part in [*parts, REST])
 
 
@@ -188,6 +211,15 @@ def _seeds(targets: Json) -> str:
         else:
             rows.append([seed, seed])
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in rows)
+
+
+def _campaigns(rows: Sequence[CampaignRow]) -> str:
+    lines = [
+        [row.name, f"`{row.command}`", row.commit, row.tree, row.machine, f"{row.seconds} s", row.figures, row.verdict]
+        for row in rows
+    ]
+    head = ["campaign", "command", "commit", "tree", "run on", "took", "figures", "verdict"]
+    return _plain_table(head, lines)
 
 
 def _plain_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
