@@ -134,14 +134,15 @@ def section(walks: dict[str, Walk]) -> str:
     lines = "\n".join(f"- **{road}**, {len(walk.files)} files: {walk}" for road, walk in walks.items())
     return f"""{HEADING}
 The transport makes a line or an HTTP request of bytes, and `core/messages` a message. The session checks that it may
-come now, and the offer that it brings says which extensions are active (`lifecycle`). `core/call` waits for room and
-runs the handler that the composition has for its method. `tools` finds the tool that this caller may see, the stages
-and `binding` check caller and arguments, the function runs, `results` packs what it returned. The reply goes back
-through the call and the session to the transport, which writes it.
+come now, and the offer that it brings says which extensions are active (`lifecycle`). It starts the handler that the
+composition has for the method; if there's no room, the call waits in `core/call`. `tools` finds the tool that this
+caller may see, and the stages that concern it check the caller. `binding` checks the arguments, `function` injects the
+others and calls the author's function (deadlines: `serve/asyncio_engine`), `results` packs what it returned. The reply
+goes back through the session to the transport.
 
 Below: the files that one `tools/call` of the stateless era visits, in the order of the first visit. Everything is warm:
-the head of the request came before, and so did the offer. Over HTTP `tools` comes before the session: it says which
-arguments are repeated as headers, and the two must agree. `spare_tasks` are eager tasks for Python 3.11.
+the head of the request came before, and so did the offer. Over HTTP such a request has a session of its own, and `tools`
+comes before it: arguments that are repeated as headers must agree. `spare_tasks` are eager tasks for Python 3.11.
 `tests/test_walks.py` holds the numbers; `python -m tests.walks` writes this section.
 
 {lines}
