@@ -141,8 +141,8 @@ others and calls the author's function (deadlines: `serve/asyncio_engine`), `res
 goes back through the session to the transport.
 
 Below: the files that one `tools/call` of the stateless era visits, in the order of the first visit. Everything is warm:
-the head of the request came before, and so did the offer. Over HTTP such a request has a session of its own, and `tools`
-comes before it: arguments that are repeated as headers must agree. `spare_tasks` are eager tasks for Python 3.11.
+the head of the request came before, and so did the offer. Over HTTP such a request has a session of its own; `tools`
+comes before it, as arguments that are repeated as headers must agree. `spare_tasks` are eager tasks for Python 3.11.
 `tests/test_walks.py` holds the numbers; `python -m tests.walks` writes this section.
 
 {lines}
