@@ -34,6 +34,7 @@ from defserve.serve.http.exchange import Exchange, WritableMessage, format_sse_e
 from defserve.serve.http.other_endpoints import (
     API_PAGE_PATH,
     CONNECTION_CLOSE_HEADERS,
+    READING_METHODS,
     DocumentMount,
     PageMount,
     PageRules,
@@ -90,7 +91,6 @@ Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 # What was found for the head of a message to the endpoint: headers, version, routing, whether it prefers events.
 Noted = tuple[RequestHeaders, str | None, tuple[str, str, str | None] | None, bool]
 
-READING_METHODS = "GET", "HEAD"
 REGISTRATION = "POST", "register"
 NO_REGISTRATION = f"there is no authorization server here; give the client a token to send: {TOKEN_HEADER_EXAMPLE}"
 NOT_FOUND = "Not found: nothing is served at this path. Most addresses end with /mcp"
