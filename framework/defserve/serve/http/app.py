@@ -343,10 +343,11 @@ class HttpApp:
         assert self.auth is not None and self.auth.resource is not None
         public, path = self.auth.resource.url, scope["path"]
         if self._path(scope) != self.endpoint:
-            public = f"{self.auth.resource.origin}{path}"
+            # A proxy may have taken off what stands before the endpoint in its address.
+            is_known = self.endpoint and public.endswith(self.endpoint)
+            public = f"{public.removesuffix(self.endpoint) if is_known else self.auth.resource.origin}{path}"
         proofs = [value for name, value in scope["headers"] if name == b"dpop"]
-        # A WebSocket is opened by GET.
-        return DpopProofRequest(scope.get("method", "GET"), public, proofs)
+        return DpopProofRequest(scope.get("method", "GET"), public, proofs)  # a WebSocket is opened by GET
 
     async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
         """Probes, public documents, and the metadata that tells clients where to get tokens."""
@@ -427,8 +428,7 @@ class HttpApp:
         return path if root and path.startswith(root) else root + path
 
     async def _report(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
-        status, word = await probe()
-        await exchange.respond(status, word, [(b"cache-control", b"no-store")], plain=True)
+        await exchange.respond(*await probe(), [(b"cache-control", b"no-store")], plain=True)
 
     async def _report_to_holder(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
         """A report that names every tool, for who has the right to it. A server without `auth` hides none."""
