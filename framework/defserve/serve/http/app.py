@@ -217,7 +217,7 @@ class HttpApp:
 
     async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
         """The methods at the path of a request. None: it is answered already."""
-        if self._site is not None and (at := self._at_site(self._site, scope)) is not None:
+        if self._site is not None and (at := self._at_site(self._site, exchange, scope)) is not None:
             await answer_site_request(self._site, at, exchange, scope, self.gate, self.provider.limits.body)
             return None
         if not await self._passes(exchange, scope):
@@ -230,9 +230,10 @@ class HttpApp:
             await self._elsewhere(exchange, scope)
         return methods
 
-    def _at_site(self, site: OAuthProxySite, scope: Scope) -> str | None:
+    def _at_site(self, site: OAuthProxySite, exchange: Exchange, scope: Scope) -> str | None:
         """The path of the site that is asked for: by the whole path, or by what is below the path of this app."""
-        if has_needless_encoding(scope):
+        exchange.read_head()
+        if normalize_request_target(scope, exchange.headers.get("host")) or has_needless_encoding(scope):
             return None
         return next((path for path in (scope["path"], self._path(scope)) if site.is_site_path(path)), None)
 
@@ -259,9 +260,7 @@ class HttpApp:
     async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
         exchange.read_head()
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
-        target = scope.get("raw_path") or b""
-        is_path = target.startswith(b"/") and not target.startswith(b"//")
-        refusal = None if is_path else normalize_request_target(scope, host)
+        refusal = normalize_request_target(scope, host)
         if refusal is None:
             refusal = self.gate.check(host, origin, site)
             if refusal is not None and self._is_open_to_all_origins(exchange, scope):
