@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from defserve.core.json_values import read_required_names
+from defserve.core.json_values import find_limit_violation, read_required_names
+from tests.effort import calls_of
 from tests.imports import PACKAGE
 from tests.rows import for_each_row
 
@@ -22,6 +23,22 @@ GIVEN: dict[str, tuple[Any, set[str]]] = {
 def test_the_required_names_of_any_schema_can_be_read(given: str):
     written, expected = GIVEN[given]
     assert read_required_names({"required": written}) == expected
+
+
+MANY = 10_000
+MESSAGES: dict[str, tuple[list[Any], int]] = {
+    "numbers": ([1] * MANY, 100),
+    "texts": (["a"] * MANY, 100),
+    "empty lists": ([[] for _ in range(MANY)], 2 * MANY + 100),  # each is noted once
+}
+
+
+@for_each_row("message", MESSAGES)
+def test_the_items_of_a_message_are_looked_at_without_a_call_for_each(message: str):
+    """A peer can send two million of them in one message, and all others wait meanwhile."""
+    many, calls = MESSAGES[message]
+    assert find_limit_violation(many, 64, MANY) is None
+    assert calls_of(lambda: find_limit_violation(many, 64, MANY)) < calls
 
 
 def test_nobody_looks_for_a_name_in_the_list_of_a_schema():

@@ -110,6 +110,11 @@ def test_only_calls_are_posted(client: TestClient):
     assert client.post("/openapi.json").status_code == 405
 
 
+def test_head_says_of_the_document_what_get_would(client: TestClient):
+    full, head = client.get("/openapi.json"), client.head("/openapi.json")
+    assert (head.status_code, head.headers) == (200, full.headers)
+
+
 def test_without_being_asked_for_it_is_not_there():
     client = TestClient(shop.server.asgi(), base_url=BASE)
     assert client.post("/tools/greet", json={}).status_code == 404

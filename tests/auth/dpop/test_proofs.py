@@ -20,6 +20,7 @@ from defserve.stores.store import MemoryStore
 from tests.auth.issuer import AUDIENCE, ISSUER, claims, jwk, pem, private_key, signed
 from tests.auth.proofs import KEY, PUBLIC, THUMBPRINT, bound_token, proof
 from tests.auth.web import client, stateless
+from tests.listening import listening
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -198,3 +199,27 @@ def test_the_public_address_must_be_known() -> None:
         Auth(JWT(key=pem(KEY), audience="notes", issuer="login"), dpop=DPoP())
     with pytest.raises(UsageError, match="out of range"):
         DPoP(seconds=0)
+
+
+@for_each_row(
+    ("resource", "public"),
+    [
+        (URL, "https://tools.example.com/tools/add"),
+        ("https://tools.example.com/kitchen/mcp", "https://tools.example.com/kitchen/tools/add"),
+        ("https://tools.example.com/kitchen", "https://tools.example.com/tools/add"),
+    ],
+)
+async def test_a_proof_for_rest_names_the_address_before_a_proxy_takes_off_a_prefix(resource: str, public: str) -> None:
+    server = Server(
+        "s", auth=Auth(JWT(key=pem(private_key()), audience=AUDIENCE, issuer=ISSUER), resource=resource, dpop=DPoP())
+    )
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    async with listening(server, rest=True) as where:
+        shown = f"authorization: DPoP {TOKEN}", f"dpop: {proof(TOKEN, public)}"
+        said = await where.ask(*shown, body=b'{"a": 1, "b": 2}', path="/tools/add")
+        assert said.startswith(b"HTTP/1.1 200 "), said

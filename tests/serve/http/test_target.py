@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server
+from defserve.auth import OAuthProxy, RegisteredClient
 from defserve.serve.http.request_heads import GateRefusal, has_needless_encoding, normalize_request_target
 from tests.listening import Listening, listening, request
 from tests.rows import for_each_row
@@ -144,3 +145,22 @@ async def test_nothing_is_found_under_a_second_spelling_of_its_path():
             head = ("content-type: application/json", "accept: application/json, text/event-stream")
             assert await status(where, "POST", other, *head, body=BODY) == 400
             assert await status(where, "GET", other, *UPGRADE) == 400
+
+
+@for_each_row(
+    ("target", "host", "expected"),
+    [
+        ("/token", "localhost", 405),
+        ("http://localhost/token", "localhost", 405),
+        ("http://localhost/.well-known/oauth-authorization-server", "localhost", 200),
+        ("http://evil.example/token", "localhost", 400),
+        ("http://evil.example/token", "evil.example", 421),
+        ("http://localhost/%74oken", "localhost", 400),
+    ],
+)
+async def test_the_paths_of_an_authorization_server_may_be_written_as_whole_addresses(
+    target: str, host: str, expected: int
+):
+    auth = OAuthProxy(url="http://localhost/mcp", clients=[RegisteredClient("bot", secret="s" * 32, scopes=())])
+    async with listening(Server("s", "1", auth=auth)) as where:
+        assert await status(where, "GET", target, f"host: {host}") == expected

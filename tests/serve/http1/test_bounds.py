@@ -170,6 +170,15 @@ async def test_many_small_chunks_are_a_body_as_any_other():
         writer.close()
 
 
+async def test_a_trailer_that_comes_byte_by_byte_counts_each_byte_once():
+    async with listening(parrot()) as where:
+        reader, writer = await where.connect()
+        tail = b"x-sum: %b\r\n\r\n" % (b"1" * 500)
+        await where.write(writer, chunked("connection: close"), *(tail[at : at + 1] for at in range(len(tail))))
+        assert status(await reader.read()) == 200
+        writer.close()
+
+
 @pytest.mark.parametrize(
     "trailer",
     ["origin: http://evil.example", "authorization: Bearer x", "mcp-name: wait"],

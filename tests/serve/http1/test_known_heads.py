@@ -28,7 +28,8 @@ def scope_of(data: bytes, http_version: str = "1.1") -> dict[str, Any]:
     lines = data.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
     own = {"client": ("::1", 5), "server": ("::1", 80), "scheme": "http", "state": {"a": "connection"}}
-    return {"type": "http", "http_version": http_version, "method": "POST", "path": "/", "headers": headers, **own}
+    method, path, _ = data.decode().split(" ", 2)
+    return {"type": "http", "http_version": http_version, "method": method, "path": path, "headers": headers, **own}
 
 
 def taught(*requests: bytes) -> tuple[RequestHeadCache, list[CachedRequestHead | None]]:
@@ -106,6 +107,9 @@ def test_what_is_more_or_less_than_one_request_is_left_to_the_parser():
         a_request().replace(b"Content-Length", b"X-Length: 17\r\nContent-Length"),
         a_request().replace(b"Content-Length: ", b"Content-Length:"),
         b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        a_request(verb="HEAD / HTTP/1.1", body=b""),
+        a_request(verb="GET / HTTP/1.1"),
+        a_request(verb="POST http://a/ HTTP/1.1"),
     ],
 )
 def test_a_head_that_does_not_say_all_or_says_it_otherwise_is_not_learnt(data: bytes):

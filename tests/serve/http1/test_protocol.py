@@ -662,3 +662,26 @@ async def test_a_token_that_a_verifier_names_in_its_error_is_not_in_the_log(capl
             writer.close()
     assert caplog.text.count("a request failed\n") == caplog.text.count("KeyError: '[redacted]'") == 4
     assert "the-token-itself" not in caplog.text
+
+
+@for_each_row("path", ["/healthz", "/livez", "/nothing"])
+async def test_the_answer_to_head_has_no_body_however_often_it_is_asked_for(path: str):
+    async with listening(parrot()) as where:
+        reader, writer = await where.connect()
+        for _ in range(3):
+            writer.write(request("content-length: 0", verb="HEAD", path=path))
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b"content-length: 0" not in head, "the length of a body that is not sent"
+            writer.write(a_call("next"))
+            assert await heard(reader) == "next"
+        writer.close()
+
+
+async def test_an_answer_without_content_has_no_length():
+    async with listening(parrot()) as where:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode()
+        opened = await where.ask("accept: application/json, text/event-stream", body=body)
+        session = next(line for line in opened.decode().split("\r\n") if line.startswith("mcp-session-id: "))
+        said = await where.ask(session, verb="DELETE")
+        assert said.startswith(b"HTTP/1.1 204 ") and b"content-length" not in said

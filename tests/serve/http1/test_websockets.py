@@ -181,3 +181,14 @@ async def test_a_client_that_leaves_takes_along_what_waited_for_its_turn():
         served.transport.abort()
         await until(lambda: served._is_lost)
         assert not served._rest
+
+
+@for_each_row("version", ["8", "14", "x"])
+async def test_a_client_of_another_version_of_websocket_is_told_which_one_is_spoken(version: str):
+    async with listening(Server("parrot", "1")) as where:
+        others = [line for line in UPGRADE if "version" not in line]
+        reader, writer = await where.connect()
+        writer.write(request(*others, f"sec-websocket-version: {version}", verb="GET"))
+        said = (await reader.read()).lower()
+        assert said.startswith(b"http/1.1 400 ") and b"\r\nsec-websocket-version: 13\r\n" in said
+        writer.close()

@@ -34,6 +34,7 @@ from defserve.serve.http.exchange import Exchange, WritableMessage, format_sse_e
 from defserve.serve.http.other_endpoints import (
     API_PAGE_PATH,
     CONNECTION_CLOSE_HEADERS,
+    READING_METHODS,
     DocumentMount,
     PageMount,
     PageRules,
@@ -90,7 +91,6 @@ Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 # What was found for the head of a message to the endpoint: headers, version, routing, whether it prefers events.
 Noted = tuple[RequestHeaders, str | None, tuple[str, str, str | None] | None, bool]
 
-READING_METHODS = "GET", "HEAD"
 REGISTRATION = "POST", "register"
 NO_REGISTRATION = f"there is no authorization server here; give the client a token to send: {TOKEN_HEADER_EXAMPLE}"
 NOT_FOUND = "Not found: nothing is served at this path. Most addresses end with /mcp"
@@ -217,7 +217,7 @@ class HttpApp:
 
     async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
         """The methods at the path of a request. None: it is answered already."""
-        if self._site is not None and (at := self._at_site(self._site, scope)) is not None:
+        if self._site is not None and (at := self._at_site(self._site, exchange, scope)) is not None:
             await answer_site_request(self._site, at, exchange, scope, self.gate, self.provider.limits.body)
             return None
         if not await self._passes(exchange, scope):
@@ -230,9 +230,10 @@ class HttpApp:
             await self._elsewhere(exchange, scope)
         return methods
 
-    def _at_site(self, site: OAuthProxySite, scope: Scope) -> str | None:
+    def _at_site(self, site: OAuthProxySite, exchange: Exchange, scope: Scope) -> str | None:
         """The path of the site that is asked for: by the whole path, or by what is below the path of this app."""
-        if has_needless_encoding(scope):
+        exchange.read_head()
+        if normalize_request_target(scope, exchange.headers.get("host")) or has_needless_encoding(scope):
             return None
         return next((path for path in (scope["path"], self._path(scope)) if site.is_site_path(path)), None)
 
@@ -259,9 +260,7 @@ class HttpApp:
     async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
         exchange.read_head()
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
-        target = scope.get("raw_path") or b""
-        is_path = target.startswith(b"/") and not target.startswith(b"//")
-        refusal = None if is_path else normalize_request_target(scope, host)
+        refusal = normalize_request_target(scope, host)
         if refusal is None:
             refusal = self.gate.check(host, origin, site)
             if refusal is not None and self._is_open_to_all_origins(exchange, scope):
@@ -343,10 +342,11 @@ class HttpApp:
         assert self.auth is not None and self.auth.resource is not None
         public, path = self.auth.resource.url, scope["path"]
         if self._path(scope) != self.endpoint:
-            public = f"{self.auth.resource.origin}{path}"
+            # A proxy may have taken off what stands before the endpoint in its address.
+            is_known = self.endpoint and public.endswith(self.endpoint)
+            public = f"{public.removesuffix(self.endpoint) if is_known else self.auth.resource.origin}{path}"
         proofs = [value for name, value in scope["headers"] if name == b"dpop"]
-        # A WebSocket is opened by GET.
-        return DpopProofRequest(scope.get("method", "GET"), public, proofs)
+        return DpopProofRequest(scope.get("method", "GET"), public, proofs)  # a WebSocket is opened by GET
 
     async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
         """Probes, public documents, and the metadata that tells clients where to get tokens."""
@@ -427,8 +427,7 @@ class HttpApp:
         return path if root and path.startswith(root) else root + path
 
     async def _report(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
-        status, word = await probe()
-        await exchange.respond(status, word, [(b"cache-control", b"no-store")], plain=True)
+        await exchange.respond(*await probe(), [(b"cache-control", b"no-store")], plain=True)
 
     async def _report_to_holder(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
         """A report that names every tool, for who has the right to it. A server without `auth` hides none."""

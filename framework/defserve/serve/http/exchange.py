@@ -412,8 +412,8 @@ class Exchange(UnreadMessages):
     ) -> None:
         """Send one complete response. `kind` is the header of its media type."""
         kinds = (PLAIN_CONTENT_TYPE if plain else kind,) if body else ()
-        # The length of a 304 would be that of the document, which is not sent.
-        length = () if status == 304 else ((b"content-length", b"%d" % len(body)),)
+        # The length of a 304 would be that of the document, which is not sent. A 204 must have none (RFC 9110 §8.6).
+        length = () if status in (204, 304) else ((b"content-length", b"%d" % len(body)),)
         headers = [*kinds, *length, *headers]
         try:
             await self._send({"type": "http.response.start", "status": status, "headers": headers})

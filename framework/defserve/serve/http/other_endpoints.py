@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.serve.session_opener import ReplyEncoder, SessionOpener
 
+READING_METHODS: Final = "GET", "HEAD"
 CONNECTION_CLOSE_HEADERS: Final = ((b"connection", b"close"),)
 SUBPROTOCOL = "mcp"
 CLOSE_SECONDS = 5.0
@@ -369,7 +370,8 @@ class RestMount:
         if not self.use_own_form(exchange, path):
             return None
         if path == self.base + DOCUMENT:
-            return {"GET": lambda exchange, scope: self.send_openapi_document(exchange, root + self.base)}
+            below = root + self.base
+            return dict.fromkeys(READING_METHODS, lambda exchange, scope: self.send_openapi_document(exchange, below))
         name = path.removeprefix(f"{self.base}{TOOLS}").removeprefix("/")
         return {"POST": lambda exchange, scope: self.call_tool(exchange, name)}
 

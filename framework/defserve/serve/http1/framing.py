@@ -181,7 +181,7 @@ class ChunkedBody:
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """The parts of the body in `data`, joined, and what follows the last chunk. Raises BadRequest."""
-        data, self._held = self._held + data, b""
+        new, data, self._held = len(data), self._held + data, b""
         parts, at = list[bytes](), 0
         while not self.is_complete:
             if self._stage is _DATA:
@@ -206,7 +206,7 @@ class ChunkedBody:
         if not self.is_complete:
             self._held, at = data[at:], len(data)
         body = b"".join(parts)
-        self.overhead = 0 if body else self.overhead + len(data)
+        self.overhead = 0 if body else self.overhead + new
         return body, data[at:]
 
     def _read_line(self, data: bytes, at: int) -> int | None:

@@ -365,6 +365,9 @@ class RequestHeadCache:
         lengths = [value for name, value in headers if name == b"content-length"]
         if not raw or lengths != [length] or not _is_at_its_name(data):
             return None
+        # A POST to a path alone: the response to HEAD has no body, and an absolute URI is judged by its host.
+        if scope["method"] != "POST" or not scope["path"].startswith("/"):
+            return None
         if scope["http_version"] != "1.1" or any(name in _OTHERWISE for name, _ in headers):
             return None
         if len(self._known) >= MAX_KNOWN_HEADS:

@@ -350,6 +350,8 @@ class WebSocketConnection(StallGuard):
             for name, value in response.headers.raw_items()
             if name.lower() not in ("connection", "content-length", "date")
         ]
+        # A client of another version must be told which one is spoken here (§4.4).
+        headers.append((b"Sec-WebSocket-Version", b"13"))
         self._write_response(response.status_code, headers, bytes(response.body))
         self._tell_end()
 
