@@ -172,8 +172,8 @@ class RedisLogs:
             if known is None:
                 return
         known.restore(record)
-        known.session.used = time.monotonic()
-        if known.session.opener.id == _id(principal):  # an id alone moves nothing
+        if known.session.opener.id == _id(principal):  # an id alone moves nothing, and keeps nothing open
+            known.session.used = time.monotonic()
             try:
                 await self.ownership.claim_if_orphaned(known, record.get("owner", ""), bool(found[1]))
             except BaseException:
