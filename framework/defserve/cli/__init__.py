@@ -154,17 +154,30 @@ def _run_and_flush(args: list[str]) -> int:
 
 
 def _main(args: list[str]) -> int:
+    if args[0:1] == ["help"]:
+        args = [*args[1:2], "--help"]
     if not args or args[0] in ("-h", "--help"):
         from defserve.cli.screen import format_help, show_stdout
 
         show_stdout(*format_help(usage()))
         return EXIT_OK if args else EXIT_FAILURE
-    if args[0] == "--version":
+    if args[0] in ("-V", "--version"):
         print(f"defserve {VERSION}")
         return EXIT_OK
     if args[0] not in COMMANDS:
-        return print_error(f"there is no command {args[0]!r}\n  fix: {did_you_mean(args[0], COMMANDS)}", EXIT_FAILURE)
+        fix = _fix_for_server(args[0]) or did_you_mean(args[0], COMMANDS)
+        return print_error(f"there is no command {args[0]!r}\n  fix: {fix}", EXIT_FAILURE)
     return _run(args[0], args[1:])
+
+
+def _fix_for_server(word: str) -> str:
+    """What to write if a server was given and no command; empty if it is none."""
+    if "://" in word:
+        return f"defserve list {word} shows what it offers"
+    file, colon, name = word.partition(".py")
+    if not file or (name and not name.startswith(":")):
+        return ""
+    return f"defserve run {word} serves it; defserve list {word} shows what it offers" if colon else ""
 
 
 def usage() -> str:

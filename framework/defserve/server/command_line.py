@@ -168,6 +168,15 @@ class FixReportingParser(ArgumentParser):
             choices = next((each.choices for each in self._actions if each.dest == names and each.choices), None)
             fix = f"give one of {', '.join(map(str, choices))}" if choices else f"see {self.prog} --help"
             self.refuse(f"{self.prog} needs {' and '.join(named)}", fix)
+        argument, is_without_value, _ = message.removeprefix("argument ").partition(": expected one argument")
+        if is_without_value:
+            option = argument.rpartition("/")[2]
+            self.refuse(
+                f"{option} needs a value", f"write {option} VALUE, or {option}=VALUE if the value begins with a dash"
+            )
+        for kind in ("int", "float"):  # argparse says what Python calls them
+            before, is_no_number, value = message.partition(f": invalid {kind} value: ")
+            message = f"{before}: {value} is not a {'whole ' * (kind == 'int')}number" if is_no_number else message
         self.refuse(message, f"see {self.prog} --help")
 
     def refuse(self, problem: str, fix: str) -> NoReturn:

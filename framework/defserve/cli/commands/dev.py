@@ -26,7 +26,7 @@ from defserve.auth.oauth import is_loopback
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import redact, redact_text
 from defserve.cli.keyboard import Keyboard, can_read_keys
-from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser
+from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser, parse_seconds
 from defserve.cli.screen import format_fact, format_start_banner, format_time, format_tool_count, show_stderr
 from defserve.cli.screen_blocks import StyledLine, StyledText, format_count
 from defserve.cli.target import ServerTarget, require_code_target
@@ -73,7 +73,7 @@ def run_dev(argv: list[str]) -> int:
         CommandArgument(
             "--grace",
             metavar="SECONDS",
-            type=float,
+            type=parse_seconds,
             default=GRACE,
             help="how long running calls may take after a change (default: %(default)g)",
         ),

@@ -14,7 +14,14 @@ from typing import Final
 
 from defserve.cli.content import explain_write_errors
 from defserve.cli.exits import print_error
-from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag, parse_positive_int
+from defserve.cli.parser import (
+    RESULT_JSON_FLAG,
+    CommandArgument,
+    CommandParser,
+    make_flag,
+    parse_positive_int,
+    parse_seconds,
+)
 from defserve.cli.screen import LISTING_STEP, ProgressDisplay, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, Table, format_count
 from defserve.cli.target import (
@@ -136,7 +143,7 @@ EVAL_OPTIONS: Final = (
     CommandArgument("--context", type=parse_positive_int, metavar="N", help="ollama: tokens of the context"),
     CommandArgument(
         "--answer-timeout",
-        type=float,
+        type=parse_seconds,
         default=DEFAULT_TIMEOUT_SECONDS,
         metavar="SECONDS",
         help="how long the model may take (default: 120)",
