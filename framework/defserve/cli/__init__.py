@@ -57,7 +57,10 @@ COMMAND_GROUPS: Final = {
     "look": {
         "list": ("defserve.cli.commands.inspect.run_list", "show the tools, resources and prompts of a server"),
         "call": ("defserve.cli.commands.call.main", "call a tool of a server and print the result"),
-        "tasks": ("defserve.cli.commands.tasks.main", "ask for a task that a call has started: status, result, end"),
+        "tasks": (
+            "defserve.cli.commands.tasks.main",
+            "look up a task that a call started, get its result, or cancel it",
+        ),
         "read": ("defserve.cli.commands.read.run_read", "read a resource of a server"),
         "prompt": ("defserve.cli.commands.read.run_prompt", "fill in a prompt of a server and print its messages"),
         "inspect": (
@@ -97,11 +100,11 @@ COMMAND_GROUPS: Final = {
     "operate": {
         "kernel": (
             "defserve.cli.commands.kernel.main",
-            "run many servers as one, as an mgp.toml says, and operate them",
+            "run the servers of an mgp.toml as one, and operate them",
         ),
         "gateway": ("defserve.cli.commands.gateway.main", "run a gateway, where participants meet in topics"),
         "topic": ("defserve.cli.commands.topic.main", "watch a topic, and approve or reject what is proposed in it"),
-        "top": ("defserve.cli.commands.top.main", "watch a server or kernel that runs: calls, errors, latencies"),
+        "top": ("defserve.cli.commands.top.main", "watch a running server or kernel: calls, errors, latencies"),
         "state": (
             "defserve.cli.commands.state.main",
             "look at the checkpoints in a store; roll back, branch, export, prune, verify",

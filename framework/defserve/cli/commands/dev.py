@@ -51,7 +51,7 @@ server does not start, the error is shown and the old one keeps serving.
 At a terminal it serves on a loopback address, unless --on says otherwise, and listens to keys: h shows them. Without a
 terminal it serves on standard input and output, for a client that starts it.
 
-On a loopback address --local-token is on: defserve's own commands connect as you. Others are strangers."""
+On a loopback address --local-token is on: defserve's own commands connect as you. Everyone else is unauthenticated."""
 EXAMPLES: Final = """  defserve dev server.py
   defserve dev server.py --on http://127.0.0.1:8000/mcp --log-level info
   defserve dev shop.tools:catalogue --watch prices.toml
@@ -281,11 +281,11 @@ class PlainConsole:
 
 KEYS: Final = {
     "o": ("inspect", "open the inspector in the browser"),
-    "r": ("restart", "start the server again"),
-    "c": ("repeat", "repeat the last call of a tool"),
+    "r": ("restart", "restart the server"),
+    "c": ("repeat", "repeat the last tool call"),
     "i": ("install", "show how to install the server in a client"),
-    "q": ("quit", "end the server; Ctrl-C does it too"),
-    "h": ("help", "show these lines"),
+    "q": ("quit", "stop the server, as Ctrl-C does"),
+    "h": ("help", "show this help"),
 }
 END_KEYS: Final = ("\x03", "\x04")
 MAX_CALL_LENGTH: Final = 200
