@@ -47,9 +47,13 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--certfile", "certfile", {"metavar": "FILE", "help": "certificate for https:// and wss://"}),
     ("--keyfile", "keyfile", {"metavar": "FILE", "help": "the key, if it is not in the certificate file"}),
     ("--token-file", "token_file", {"metavar": "FILE", "help": "the server's token for a gateway that it joins"}),
-    ("--legacy-sse", "legacy_sse", {**SWITCH, "help": "also serve old clients (HTTP+SSE of 2024) at …/sse"}),
-    ("--rest", "rest", {**SWITCH, "help": "also serve POST …/tools/NAME and GET …/openapi.json"}),
-    ("--metrics", "metrics", {**SWITCH, "help": "also serve GET …/metrics for Prometheus"}),
+    (
+        "--legacy-sse",
+        "legacy_sse",
+        {**SWITCH, "help": "also serve old clients (HTTP+SSE of 2024) at /sse, beside /mcp"},
+    ),
+    ("--rest", "rest", {**SWITCH, "help": "also serve REST beside /mcp: POST /tools/NAME and GET /openapi.json"}),
+    ("--metrics", "metrics", {**SWITCH, "help": "also serve GET /metrics for Prometheus, beside /mcp"}),
     (
         "--telemetry",
         "telemetry",
