@@ -17,6 +17,10 @@ def test_a_name_is_taken_from_its_module_when_it_is_asked_for():
         find("Basket")
 
 
+def test_a_prompt_that_completes_names_is_shown_what_a_package_offers():
+    assert set(defserve.__all__) <= set(dir(defserve))
+
+
 def test_any_other_name_is_no_attribute():
     with pytest.raises(AttributeError, match="module 'shop' has no attribute 'Cart'"):
         make_lazy_getattr("shop", {"subprocess": "run"})("Cart")

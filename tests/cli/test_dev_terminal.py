@@ -90,7 +90,7 @@ def test_the_last_call_is_repeated_and_help_and_install_are_shown(file: Path):
             ("h help", "c"),
             ("no tool was called yet", "i"),
             ("defserve install calc.py --client", "h"),
-            ("show these lines", call_from_elsewhere),
+            ("show this help", call_from_elsewhere),
             ("\n42\r\n", "q"),
         ],
         env={"NO_COLOR": "1"},

@@ -72,7 +72,7 @@ def test_the_new_one_may_be_a_command_or_the_server_of_the_project(defserve: Run
     out = defserve("diff", "old.json", "--", sys.executable, "-m", "defserve", "run", "new/shop.py").out
     assert "state is required now" in out
     code, _, err = defserve("diff", "old.json")
-    assert code == 1 and "no server is given" in err
+    assert code == 1 and "only the old server is given" in err
 
 
 def test_markdown_holds_what_servers_wrote_as_code(defserve: Run, folder: Path):
@@ -94,6 +94,7 @@ def test_what_cannot_be_compared_says_what_to_do(defserve: Run, folder: Path):
     (folder / "bad.py").write_text("1/0\n")
     for words, problem in {
         ("diff",): "no server is given",
+        ("diff", "bad.json"): "only the old server is given",
         ("diff", "a.json", "b.json", "c.json"): "two servers at a time; 'c.json' is unexpected",
         ("diff", "none.json", "bad.json"): "cannot read none.json",
         ("diff", "bad.json", "bad.json"): "bad.json holds no list of tools",

@@ -55,6 +55,37 @@ def test_an_unknown_command_is_wrong_usage(defserve: Run):
     assert "there is no command 'xyzzy'" in err and "run, dev, install, uninstall" in err
 
 
+@pytest.mark.parametrize("word", ["server.py", "src/server.py:catalogue", "http://127.0.0.1:8000/mcp"])
+def test_a_server_without_a_command_is_told_which_commands_take_it(defserve: Run, word: str):
+    assert f"defserve list {word} shows what it offers" in defserve(word).err
+
+
+def test_help_can_be_asked_for_by_the_word_and_the_version_by_its_short_option(defserve: Run):
+    assert defserve("help") == defserve("--help")
+    assert defserve("help", "list") == defserve("list", "--help")
+    assert defserve("-V") == defserve("--version")
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["call", SHELF, "x", "--timeout", "-1"], "--timeout: '-1' is not a number of seconds"),
+        (["call", SHELF, "x", "--timeout", "nan"], "--timeout: 'nan' is not a number of seconds"),
+        (["dev", SHELF, "--grace", "-1"], "--grace: '-1' is not a number of seconds"),
+        (["eval", SHELF, "x", "--answer-timeout", "soon"], "--answer-timeout: 'soon' is not a number of seconds"),
+        (["dev", SHELF, "--port", "abc"], "--port: 'abc' is not a whole number"),
+        (["eval", SHELF, "x", "--temperature", "hot"], "--temperature: 'hot' is not a number"),
+        (
+            ["keys", "create", "ada", "--expires", "-3d"],
+            "--expires needs a value\n  fix: write --expires VALUE, or --expires=VALUE if the value begins with a dash",
+        ),
+    ],
+)
+def test_a_value_that_is_no_number_is_refused_in_plain_words(defserve: Run, argv: list[str], complaint: str):
+    code, _, err = defserve(*argv)
+    assert code == 1 and complaint in err
+
+
 def test_a_command_that_is_misspelt_is_met_with_a_suggestion(defserve: Run):
     assert defserve("lsit") == (1, "", "error: there is no command 'lsit'\n  fix: did you mean 'list'?\n")
 

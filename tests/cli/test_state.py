@@ -232,7 +232,9 @@ def test_wrong_usage_is_explained(defserve: Run, folder: Path, argv: list[str], 
 
 
 def test_what_is_not_there_is_told(defserve: Run, kept: Kept):
-    assert "no such tree" in defserve("state", "list", kept.address, "--set", "none").err
+    assert "has nothing of feature set 'none'\n" in defserve("state", "list", kept.address, "--set", "none").err
+    whose = defserve("state", "list", kept.address, "--set", "none", "--owner", "nobody").err
+    assert "has nothing of feature set 'none' and owner 'nobody'\n" in whose
     assert "no checkpoint 'chk_none'" in defserve("state", "show", kept.address, "chk_none").err
     assert "is not in the tree of" in defserve("state", "diff", kept.address, kept.ids["a"], kept.ids["old"]).err
     assert "say what to delete" in defserve("state", "prune", kept.address).err

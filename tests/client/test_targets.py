@@ -122,7 +122,8 @@ def test_a_complaint_of_the_servers_own_is_passed_on():
         ("./calc_five", "did you mean ./calc_five.py?"),
         ("calc_five:nothing", "calc_five has no 'nothing'\n  fix: it has one, two"),
         ("calc_five", "several servers: one, two\n  fix: name one: calc_five:one"),
-        ("calc_five:number", "is 'int', not a server"),
+        ("calc_five:number", "is 'int', not a server\n  fix: name the object made with `Server(...)`: calc_five:one"),
+        ("factory_five:make", "is 'function', not a server\n  fix: add one at module level: server = Server(...)"),
         ("broken_five", "importing 'broken_five' failed: ZeroDivisionError"),
         ("broken_five.py", "running broken_five.py failed: ZeroDivisionError"),
         ("needs_five", "needs_five.py:7: importing 'needs_five' failed: ModuleNotFoundError"),
@@ -135,6 +136,7 @@ def test_what_cannot_be_found_is_explained(target: str, complaint: str):
     Path("shop_five").mkdir()
     write("shop_five/app.py", "")
     write("calc_five.py", "one, two, number = Server('1'), Server('2'), 3")
+    write("factory_five.py", "def make(): return Server('1')")
     write("broken_five.py", "1 / 0")
     write("needs_five.py", "\nimport absent_dependency")
     write("empty_five.py", "")

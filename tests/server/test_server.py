@@ -219,7 +219,7 @@ def test_a_person_who_starts_it_at_a_terminal_is_told_what_it_waits_for(
     Server("calculator", "1").run()
     out, err = capsys.readouterr()
     assert out == ""
-    assert ("calculator waits for a client" in err) is person
+    assert ("calculator is waiting for a client" in err) is person
 
 
 # -- one of each registration form

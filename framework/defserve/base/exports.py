@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ def make_lazy_getattr(
 ) -> Callable[[str], Any]:
     """The `__getattr__` of a package. `homes` maps each module to the names that live in it, separated by spaces.
 
+    The package gets a `__dir__` too, so that a Python prompt can complete these names.
+
     `elsewhere` maps public modules to names that people look for in this package, and `called` names that people know
     from other frameworks to what they are called here. Importing one says what to write.
 
@@ -21,6 +24,9 @@ def make_lazy_getattr(
     """
 
     home_of = _by_name(homes)
+    if (module := sys.modules.get(package)) is not None:
+        own = vars(module)
+        own["__dir__"] = lambda: sorted({*own, *home_of})
     imports = {name: (module, name) for name, module in _by_name(elsewhere or {}).items()}
     imports |= {name: (package, ours) for name, ours in (called or {}).items()}
 

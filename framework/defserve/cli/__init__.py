@@ -57,7 +57,10 @@ COMMAND_GROUPS: Final = {
     "look": {
         "list": ("defserve.cli.commands.inspect.run_list", "show the tools, resources and prompts of a server"),
         "call": ("defserve.cli.commands.call.main", "call a tool of a server and print the result"),
-        "tasks": ("defserve.cli.commands.tasks.main", "ask for a task that a call has started: status, result, end"),
+        "tasks": (
+            "defserve.cli.commands.tasks.main",
+            "look up a task that a call started, get its result, or cancel it",
+        ),
         "read": ("defserve.cli.commands.read.run_read", "read a resource of a server"),
         "prompt": ("defserve.cli.commands.read.run_prompt", "fill in a prompt of a server and print its messages"),
         "inspect": (
@@ -97,11 +100,11 @@ COMMAND_GROUPS: Final = {
     "operate": {
         "kernel": (
             "defserve.cli.commands.kernel.main",
-            "run many servers as one, as an mgp.toml says, and operate them",
+            "run the servers of an mgp.toml as one, and operate them",
         ),
         "gateway": ("defserve.cli.commands.gateway.main", "run a gateway, where participants meet in topics"),
         "topic": ("defserve.cli.commands.topic.main", "watch a topic, and approve or reject what is proposed in it"),
-        "top": ("defserve.cli.commands.top.main", "watch a server or kernel that runs: calls, errors, latencies"),
+        "top": ("defserve.cli.commands.top.main", "watch a running server or kernel: calls, errors, latencies"),
         "state": (
             "defserve.cli.commands.state.main",
             "look at the checkpoints in a store; roll back, branch, export, prune, verify",
@@ -154,17 +157,30 @@ def _run_and_flush(args: list[str]) -> int:
 
 
 def _main(args: list[str]) -> int:
+    if args[0:1] == ["help"]:
+        args = [*args[1:2], "--help"]
     if not args or args[0] in ("-h", "--help"):
         from defserve.cli.screen import format_help, show_stdout
 
         show_stdout(*format_help(usage()))
         return EXIT_OK if args else EXIT_FAILURE
-    if args[0] == "--version":
+    if args[0] in ("-V", "--version"):
         print(f"defserve {VERSION}")
         return EXIT_OK
     if args[0] not in COMMANDS:
-        return print_error(f"there is no command {args[0]!r}\n  fix: {did_you_mean(args[0], COMMANDS)}", EXIT_FAILURE)
+        fix = _fix_for_server(args[0]) or did_you_mean(args[0], COMMANDS)
+        return print_error(f"there is no command {args[0]!r}\n  fix: {fix}", EXIT_FAILURE)
     return _run(args[0], args[1:])
+
+
+def _fix_for_server(word: str) -> str:
+    """What to write if a server was given and no command; empty if it is none."""
+    if "://" in word:
+        return f"defserve list {word} shows what it offers"
+    file, colon, name = word.partition(".py")
+    if not file or (name and not name.startswith(":")):
+        return ""
+    return f"defserve run {word} serves it; defserve list {word} shows what it offers" if colon else ""
 
 
 def usage() -> str:

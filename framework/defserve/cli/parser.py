@@ -155,6 +155,17 @@ def parse_positive_int(text: str) -> int:
     return int(text)
 
 
+def parse_seconds(text: str) -> float:
+    """A number of seconds to wait; `inf` waits without end."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:  # nor is NaN
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
+
+
 def parse_token(text: str) -> str:
     """A token, or the file that holds it: `@FILE`, `-` for stdin, or `FILE` if there is such a file.
 

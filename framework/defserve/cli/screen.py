@@ -289,7 +289,7 @@ def format_server_start(server: Any, address: str) -> Iterator[StyledLine]:
     tokens = sum(map(estimate_definition_tokens, listed.tools)) if listed is not None else 0
     facts = [format_tool_count(len(listed.tools), tokens)] if listed is not None else []
     version = str(listed.info.get("version") or "") if listed is not None else ""
-    yield from format_start_banner(server.name, version, "Ctrl-C ends it", [*facts, format_fact("address", address)])
+    yield from format_start_banner(server.name, version, "Ctrl-C stops it", [*facts, format_fact("address", address)])
 
 
 def format_start_banner(name: str, version: str, note: str, facts: Iterable[StyledLine]) -> Iterator[StyledLine]:

@@ -29,7 +29,7 @@ from defserve.auth.local_token import resolve_local_key
 from defserve.auth.oauth import is_loopback
 from defserve.base.redaction import get_logger
 from defserve.base.version import VERSION
-from defserve.cli.parser import CommandArgument, CommandParser, make_flag
+from defserve.cli.parser import CommandArgument, CommandParser, make_flag, parse_seconds
 from defserve.cli.parser import parse_token as token_type
 from defserve.cli.screen import ProgressDisplay
 from defserve.cli.screen_blocks import StyledText, style_state
@@ -60,7 +60,9 @@ from defserve.tooling.listing import (
 CONNECTION_OPTIONS: Final = (
     CommandArgument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET"),
     CommandArgument("--era", help='protocol era: "handshake", "stateless" or a version (default: negotiated)'),
-    CommandArgument("--timeout", type=float, default=60.0, help="seconds to wait for each answer (default: 60)"),
+    CommandArgument(
+        "--timeout", type=parse_seconds, default=60.0, help="seconds to wait for each answer (default: 60)"
+    ),
     CommandArgument(
         "--token", type=token_type, help="a bearer token for a server at an address, or @FILE that holds it"
     ),

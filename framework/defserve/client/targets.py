@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP: Final = "defserve.servers"
 USUAL_NAMES: Final = ("server", "mcp", "app")
 USUAL_FILES: Final = ("server.py", "main.py", "app.py")
+ADD_SERVER_FIX: Final = "add one at module level: server = Server(...)"
 
 
 def load_server(target: str) -> Any:
@@ -47,10 +48,9 @@ def load_server(target: str) -> Any:
     module = _load_file(path) if path.endswith(".py") else _import(path)
     found = _attribute(module, attribute, target) if attribute else _search(module, target)
     if not is_server_object(found):
-        raise UsageError(
-            f"{target!r} is {type(found).__name__!r}, not a server",
-            fix=f"name the object made with `Server(...)`: {path}:server",
-        )
+        servers = _servers(module)
+        fix = f"name the object made with `Server(...)`: {path}:{servers[0]}" if servers else ADD_SERVER_FIX
+        raise UsageError(f"{target!r} is {type(found).__name__!r}, not a server", fix=fix)
     return found
 
 
@@ -280,7 +280,7 @@ def _search(module: ModuleType, target: str) -> Any:
             f"{target!r} has no server of defserve: {foreign} is another framework's",
             fix=f"`defserve migrate {file}` rewrites it; to use it as it is: defserve list -- python {file}",
         )
-    raise UsageError(f"{target!r} has no server", fix="add one at module level: server = Server(...)")
+    raise UsageError(f"{target!r} has no server", fix=ADD_SERVER_FIX)
 
 
 def _find_foreign_server(module: ModuleType) -> str | None:

@@ -47,9 +47,13 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--certfile", "certfile", {"metavar": "FILE", "help": "certificate for https:// and wss://"}),
     ("--keyfile", "keyfile", {"metavar": "FILE", "help": "the key, if it is not in the certificate file"}),
     ("--token-file", "token_file", {"metavar": "FILE", "help": "the server's token for a gateway that it joins"}),
-    ("--legacy-sse", "legacy_sse", {**SWITCH, "help": "also serve old clients (HTTP+SSE of 2024) at …/sse"}),
-    ("--rest", "rest", {**SWITCH, "help": "also serve POST …/tools/NAME and GET …/openapi.json"}),
-    ("--metrics", "metrics", {**SWITCH, "help": "also serve GET …/metrics for Prometheus"}),
+    (
+        "--legacy-sse",
+        "legacy_sse",
+        {**SWITCH, "help": "also serve old clients (HTTP+SSE of 2024) at /sse, beside /mcp"},
+    ),
+    ("--rest", "rest", {**SWITCH, "help": "also serve REST beside /mcp: POST /tools/NAME and GET /openapi.json"}),
+    ("--metrics", "metrics", {**SWITCH, "help": "also serve GET /metrics for Prometheus, beside /mcp"}),
     (
         "--telemetry",
         "telemetry",
@@ -168,6 +172,15 @@ class FixReportingParser(ArgumentParser):
             choices = next((each.choices for each in self._actions if each.dest == names and each.choices), None)
             fix = f"give one of {', '.join(map(str, choices))}" if choices else f"see {self.prog} --help"
             self.refuse(f"{self.prog} needs {' and '.join(named)}", fix)
+        argument, is_without_value, _ = message.removeprefix("argument ").partition(": expected one argument")
+        if is_without_value:
+            option = argument.rpartition("/")[2]
+            self.refuse(
+                f"{option} needs a value", f"write {option} VALUE, or {option}=VALUE if the value begins with a dash"
+            )
+        for kind in ("int", "float"):  # argparse says what Python calls them
+            before, is_no_number, value = message.partition(f": invalid {kind} value: ")
+            message = f"{before}: {value} is not a {'whole ' * (kind == 'int')}number" if is_no_number else message
         self.refuse(message, f"see {self.prog} --help")
 
     def refuse(self, problem: str, fix: str) -> NoReturn:

@@ -71,8 +71,8 @@ def _on_stdio(server: Server, on: str) -> int:
         check_verifier_settings(server.auth.verifier)
     if on in ("stdio", "stdio:") and sys.stdin and sys.stdin.isatty():
         print(
-            f"{server.name} waits for a client on standard input; Ctrl-C ends it.\n"
-            "Clients start it by themselves. To try it by hand: defserve list FILE, defserve call FILE TOOL",
+            f"{server.name} is waiting for a client on standard input; Ctrl-C stops it.\n"
+            "Clients start it themselves. To try it by hand: defserve list FILE, defserve call FILE TOOL",
             file=sys.stderr,
         )
     service = StdioService(server.composition)

@@ -113,7 +113,7 @@ DIFF_RULES: Final[Mapping[str, DiffRule]] = {
     "about-changed": DiffRule("compatible", "{where} is {after}, was {before}"),
     # -- The rest
     "not-compared": DiffRule("risky", "{where} is too large to compare", "Nobody knows whether it still fits."),
-    "other-changed": DiffRule("compatible", "{where} is different"),
+    "other-changed": DiffRule("compatible", "{where} changed"),
 }
 
 

@@ -384,7 +384,7 @@ def explain_scope(scope: str, meanings: Mapping[str, str]) -> str:
 def leaving_page(url: str, cookies: Sequence[tuple[str, str]] = ()) -> SiteResponse:
     """Sends the browser on. Not by a redirect: browsers apply `form-action` to every address that a form leads to."""
     go = f'<meta http-equiv="refresh" content="0;url={escape(url)}">'
-    return _page(200, "One moment", f'<p><a href="{escape(url)}">Go on</a></p>', cookies, go)
+    return _page(200, "One moment", f'<p><a href="{escape(url)}">Continue</a></p>', cookies, go)
 
 
 def make_refusal_page(text: str, status: int = 400) -> SiteResponse:

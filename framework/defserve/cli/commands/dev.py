@@ -26,7 +26,7 @@ from defserve.auth.oauth import is_loopback
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import redact, redact_text
 from defserve.cli.keyboard import Keyboard, can_read_keys
-from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser
+from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser, parse_seconds
 from defserve.cli.screen import format_fact, format_start_banner, format_time, format_tool_count, show_stderr
 from defserve.cli.screen_blocks import StyledLine, StyledText, format_count
 from defserve.cli.target import ServerTarget, require_code_target
@@ -51,7 +51,7 @@ server does not start, the error is shown and the old one keeps serving.
 At a terminal it serves on a loopback address, unless --on says otherwise, and listens to keys: h shows them. Without a
 terminal it serves on standard input and output, for a client that starts it.
 
-On a loopback address --local-token is on: defserve's own commands connect as you. Others are strangers."""
+On a loopback address --local-token is on: defserve's own commands connect as you. Everyone else is unauthenticated."""
 EXAMPLES: Final = """  defserve dev server.py
   defserve dev server.py --on http://127.0.0.1:8000/mcp --log-level info
   defserve dev shop.tools:catalogue --watch prices.toml
@@ -73,7 +73,7 @@ def run_dev(argv: list[str]) -> int:
         CommandArgument(
             "--grace",
             metavar="SECONDS",
-            type=float,
+            type=parse_seconds,
             default=GRACE,
             help="how long running calls may take after a change (default: %(default)g)",
         ),
@@ -281,11 +281,11 @@ class PlainConsole:
 
 KEYS: Final = {
     "o": ("inspect", "open the inspector in the browser"),
-    "r": ("restart", "start the server again"),
-    "c": ("repeat", "repeat the last call of a tool"),
+    "r": ("restart", "restart the server"),
+    "c": ("repeat", "repeat the last tool call"),
     "i": ("install", "show how to install the server in a client"),
-    "q": ("quit", "end the server; Ctrl-C does it too"),
-    "h": ("help", "show these lines"),
+    "q": ("quit", "stop the server, as Ctrl-C does"),
+    "h": ("help", "show this help"),
 }
 END_KEYS: Final = ("\x03", "\x04")
 MAX_CALL_LENGTH: Final = 200

@@ -16,7 +16,13 @@ from defserve.cli.exits import EXIT_FAILURE, EXIT_OK
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.screen import LISTING_STEP, ProgressDisplay, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, StyledText, format_count
-from defserve.cli.target import ServerTarget, redirect_stdout_to_stderr, resolve_only_target, split_server_command
+from defserve.cli.target import (
+    ServerTarget,
+    find_project_target,
+    redirect_stdout_to_stderr,
+    resolve_only_target,
+    split_server_command,
+)
 from defserve.cli.target_connection import CONNECTION_OPTIONS, load_target_listing
 from defserve.client.targets import is_code_target, is_file_target, is_server_address
 from defserve.errors import UsageError
@@ -83,6 +89,10 @@ def _name_sides(words: Sequence[str], command: list[str] | None) -> tuple[str, s
     if len(words) > (2 if command is None else 1):
         raise UsageError(
             f"two servers at a time; {words[-1]!r} is unexpected", fix="name the old one, then the new one"
+        )
+    if len(words) == 1 and command is None and find_project_target() is None:
+        raise UsageError(
+            "only the old server is given", fix=f"name the new one too: defserve diff {words[0]} server.py"
         )
     return words[0], words[1] if len(words) == 2 else None
 

@@ -14,7 +14,14 @@ from typing import Final
 
 from defserve.cli.content import explain_write_errors
 from defserve.cli.exits import print_error
-from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag, parse_positive_int
+from defserve.cli.parser import (
+    RESULT_JSON_FLAG,
+    CommandArgument,
+    CommandParser,
+    make_flag,
+    parse_positive_int,
+    parse_seconds,
+)
 from defserve.cli.screen import LISTING_STEP, ProgressDisplay, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, Table, format_count
 from defserve.cli.target import (
@@ -83,10 +90,10 @@ from defserve.tooling.evals.running import (
     group_outcomes,
 )
 
-ABOUT: Final = """Measure whether models choose the right tool: put a suite of cases to one, several times each.
+ABOUT: Final = """Measure whether models choose the right tool: run a suite of cases against one, several times each.
 
-What it answers is recorded beside the suite, in a file to commit. With --replay, and where CI=true, nothing is asked:
-the recording is judged again, and must be of the definitions that are served now.
+Its answers are recorded beside the suite, in a file to commit. With --replay, and where CI=true, no model is asked:
+the recording is judged again, and must match the definitions that are served now.
 Exits with 0; 1 if a case failed or --baseline shows a loss; 2 if there is nothing to judge; 3 if the recording is
 stale; 4 if the endpoint failed or runs are missing."""
 EXAMPLES: Final = """  defserve eval server.py --draft > shelf.eval.yaml           the close pairs; write prompts
@@ -118,7 +125,7 @@ EVAL_OPTIONS: Final = (
     ),
     CommandArgument("--client", metavar="NAME", help="list the tools as a client of this name sees them"),
     make_flag("--record", help="ask for what is not recorded, also where CI=true"),
-    make_flag("--replay", help="ask nobody: judge the recording"),
+    make_flag("--replay", help="ask no model: judge the recording"),
     CommandArgument("--recording", metavar="FILE", help="the recording (default: beside the suite)"),
     CommandArgument("--baseline", metavar="FILE", help="an older recording: fail only if it got worse"),
     make_flag("--draft", help="print a suite to fill in: close pairs of tools first"),
@@ -136,7 +143,7 @@ EVAL_OPTIONS: Final = (
     CommandArgument("--context", type=parse_positive_int, metavar="N", help="ollama: tokens of the context"),
     CommandArgument(
         "--answer-timeout",
-        type=float,
+        type=parse_seconds,
         default=DEFAULT_TIMEOUT_SECONDS,
         metavar="SECONDS",
         help="how long the model may take (default: 120)",

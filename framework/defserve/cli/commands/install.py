@@ -15,6 +15,7 @@ from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser
 from defserve.cli.screen import format_problem, show_stderr, show_stdout
 from defserve.cli.screen_blocks import DiffBlock, JsonBlock
 from defserve.cli.target import (
+    MISSING_TARGET_FIX,
     TARGET_HELP,
     find_configured_server,
     find_project_target,
@@ -83,7 +84,7 @@ def run_install(argv: list[str]) -> int:
     if not (options.target or options.module or command):
         options.target = find_project_target()
     if sum(map(bool, (options.target, options.module, command))) != 1:
-        raise UsageError("install needs one server", fix=f"add one: {TARGET_HELP}")
+        raise UsageError("install needs one server", fix=MISSING_TARGET_FIX)
     with redirect_stdout_to_stderr():
         name, how = _server(options, command)
     known = find_known_client(options.client)

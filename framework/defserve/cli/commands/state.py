@@ -423,7 +423,9 @@ class OpenedStore(NamedTuple):
         trees = await self.trees.list_trees()
         found = [key for key in trees if options.set in (None, key.feature_set) and options.owner in (None, key.owner)]
         if not found and (options.set or options.owner):
-            raise UsageError("the store has no such tree", fix=_other(trees, options))
+            chosen = {"feature set": options.set, "owner": options.owner}
+            words = " and ".join(f"{kind} {name!r}" for kind, name in chosen.items() if name)
+            raise UsageError(f"the store has nothing of {words}", fix=_other(trees, options))
         return found
 
     async def checkpoint(self, name: str, options: Namespace) -> tuple[TreeKey, str]:

@@ -25,18 +25,18 @@ from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError, UsageEr
 
 T = TypeVar("T")
 
-ABOUT: Final = """Ask for a task of a server that runs: how far it is, its result, or its end.
+ABOUT: Final = """Look up a task on a running server, get its result, or cancel it.
 
 `defserve call URL TOOL --task` starts one and prints its id. Servers list no tasks, so keep the id."""
 EXAMPLES: Final = """  defserve call http://127.0.0.1:8000/mcp count to=3 --task     prints the id
-  defserve tasks get http://127.0.0.1:8000/mcp ID               how far it is
+  defserve tasks get http://127.0.0.1:8000/mcp ID               its status
   defserve tasks result http://127.0.0.1:8000/mcp ID            waits for its result, and answers its questions
   defserve tasks cancel http://127.0.0.1:8000/mcp ID            asks the server to stop it
 """
 DASHED_ID: Final = re.compile(r"-[\w-]{19,}", re.ASCII)
 """As long as an id that cannot be guessed. No option of ours is."""
 TARGET_ARGUMENTS: Final = (
-    CommandArgument("target", help="the address of a server that runs, or its name in .mcp.json"),
+    CommandArgument("target", help="the address of a running server, or its name in .mcp.json"),
     CommandArgument("id", help="the id that `defserve call --task` has printed"),
 )
 
@@ -113,7 +113,7 @@ def _run_on_task(options: Namespace, act: Callable[[Client, ServerTask], Awaitab
         target = resolve_target([options.target], None, None)
     if not target.address:
         raise UsageError(
-            f"{options.target!r} is not a server that runs, and a task ends with the process that runs it",
+            f"{options.target!r} is not a running server, and a task ends with the process that runs it",
             fix="give the address at which it was started: http://127.0.0.1:8000/mcp",
         )
 

@@ -35,7 +35,7 @@ from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.kernel.control import ask_kernel, find_kernel_at, locate_running_kernel_file
 from defserve.tooling.listing import LISTING_OFFER
 
-ABOUT: Final = """Watch a server or kernel that runs: calls a second, errors, latencies, sessions.
+ABOUT: Final = """Watch a running server or kernel: calls a second, errors, latencies, sessions.
 
 At a terminal it fills the screen until you press q. Elsewhere it prints one table. A server shows its calls and
 latencies if it was started with --metrics, and its processes if it has several (--workers). Latencies are read from a

@@ -33,11 +33,11 @@ MARKS: Final[dict[GateOutcome, tuple[str, str]]] = {
 ABOUT: Final = """Say whether a caller may call a tool, and why.
 
 The server's own checks decide; the tool doesn't run. Exit code 0: it would run; 5: it would be refused, or only run if
-a person says yes, or only the server that runs can tell."""
+a person says yes, or only the running server can tell."""
 EXAMPLES: Final = """  defserve why ci delete_note --server notes.py              an API key, by who it is for
   defserve why key:1f2e3d4c5b6a7988 delete_note               an API key, by its id
-  defserve why anonymous delete_note                          who shows no token
-  defserve why token delete_note --token @token.txt           whoever the token proves
+  defserve why anonymous delete_note                          someone without a token
+  defserve why token delete_note --token @token.txt           the caller that the token names
   defserve why token delete_note                              you, as defserve login signed you in
   defserve why alice delete_note --scopes notes.read,notes.write
   defserve why bob refund --arguments '{"amount": 500}'        what a policy says of these arguments

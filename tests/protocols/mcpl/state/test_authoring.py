@@ -360,7 +360,8 @@ def test_a_rollback_without_a_state_says_where_one_is_declared():
         ("head", r"await \.history\(limit=1\)"),
         ("get", r"await \.at\(\)"),
         ("set", r"await \.update\(change\)"),
-        ("tool", "the set has it: @notes.tool"),
+        ("tool", r"on the server or feature set, with a parameter of State\[Model\]"),
+        ("on_rollback", "the feature set has it: @notes.on_rollback"),
         ("checkpoint", "did you mean 'checkpoints'"),
     ],
 )

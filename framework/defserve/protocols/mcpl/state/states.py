@@ -80,7 +80,8 @@ ELSEWHERE: Final = {
     **dict.fromkeys(
         ("set", "write", "save", "put"), "in a tool, change its State[…]; elsewhere, await .update(change)"
     ),
-    **dict.fromkeys(("tool", "add_tool", "on_rollback"), "the set has it: @notes.tool, @notes.on_rollback"),
+    **dict.fromkeys(("tool", "add_tool"), "declare it on the server or feature set, with a parameter of State[Model]"),
+    "on_rollback": "the feature set has it: @notes.on_rollback",
     "head": "(await .history(limit=1))[0]; there is none before the first change",
 }
 """A verb that a state does not have → what to write."""

@@ -367,7 +367,7 @@ export function ToolResult({ tool, name, onRepeat, head }) {
               state.refused
                 ? html`<${ErrorNote} error=${state.refused} />`
                 : html`<${Empty} icon="play" title=${name && calls.length ? `No calls of ${name} yet` : "No calls yet"}
-                    >${isSaved ? SAVED : "Fill in the form and call the tool. What it gives appears here."}<//
+                    >${isSaved ? SAVED : "Fill in the form and call the tool. The result appears here."}<//
                   >`
             }
           </div>`
