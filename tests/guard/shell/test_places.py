@@ -116,6 +116,41 @@ def test_sources_and_manifests_are_edited_and_commands_keep_their_text(command: 
     assert judge(command)
 
 
+@for_each_row(
+    "command",
+    [
+        *(f"rm -rf {path}" for path in ("/work", "/work/", "//work/.", ".", "./", "''")),
+        *(f"git checkout -- {path}" for path in ("/work", "':'", "'::'", "':/'", "'????'", "'*'")),
+        *(f"git restore {path}" for path in ("/work/", "':'", "':(top)'", "':!x'", "'?*'")),
+        *(
+            f"git rm -r {path}"
+            for path in ("/work", ".", "':'", "'::'", "':/'", "':(top)'", "':^x'", "'?*'", "'[a-z]*'")
+        ),
+    ],
+)
+def test_everything_here_is_not_deleted_however_it_is_spelt(command: str) -> None:
+    allowed = {"rm": None} if command.startswith("rm") else None
+    assert not judge(command, root="/work", allowed=allowed)
+    assert not judge(command, root="/work/", allowed=allowed)
+
+
+@for_each_row(
+    "command",
+    [
+        "git rm -r /work/src",
+        "git rm -r work",
+        "git rm '*.pyc'",
+        "git restore 'app/[id]/page.tsx'",
+        "git checkout -- /work/a.py",
+        "git rm -r --cached .",
+        "git rm -rn .",
+    ],
+)
+def test_a_part_is_deleted_and_everything_is_only_taken_out_of_the_index(command: str) -> None:
+    assert judge(command, root="/work")
+    assert not judge(command, root="/work", mode="readonly")
+
+
 WALKERS = [
     "ls -R",
     "ls -laR",

@@ -244,8 +244,10 @@ _CHANGING: ProgramSpecTable = {
         --get-regexp@3 --default:text | setting / =get|list / =get setting / !w harmless-setting text | |
         setting pattern? | pattern pattern?
     """,
-    # Not -f, which deletes what was not committed.
-    "rm": "!w -rnq --cached --dry-run --quiet --ignore-unmatch --sparse | delete+",
+    # Not -f, which deletes what was not committed. With these options, the files stay where they are.
+    "rm": """
+        !w -rq --cached@1 -n,--dry-run@1 --quiet --ignore-unmatch --sparse | tracked-delete+ | undashed+
+    """,
     "add": """
         !w -nvfAuNU --dry-run --verbose --force --all --no-all --update --intent-to-add --refresh --ignore-errors
         --ignore-missing --sparse --renormalize --chmod:mode | undashed*

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -144,15 +145,30 @@ def _rewritten(places: PathRules, word: str) -> Violation | None:
     return places.check_write(word)
 
 
+def _is_everything(word: str, places: PathRules) -> bool:
+    """Whether a word names all that is here: the working directory, however it is spelt, or a pattern for any name."""
+    # Two slashes at the beginning are kept by `normpath`.
+    full = posixpath.normpath(f"/{word.lstrip('/')}") if word[:1] == "/" else ""
+    return set(word) <= {".", "/", "*", "?"} or full == (places.root.rstrip("/") or "/")
+
+
 def _check_delete(places: PathRules, word: str) -> Violation | None:
-    if set(word) <= {".", "/", "*"}:
+    if _is_everything(word, places):
         return Violation("delete", f"Blocked delete: '{word}' is everything here")
+    return places.check_write(word)
+
+
+def _check_tracked_delete(places: PathRules, word: str) -> Violation | None:
+    """What git deletes: a path, or a pattern. What begins with a colon (`:/`, `:!x`) may be everything."""
+    plain = re.sub(r"\[[^]]*+\]", "*", word.removeprefix("./"))
+    if word[:1] == ":" or _is_everything(plain, places):
+        return Violation("delete", f"Blocked delete: '{word}' may be everything here")
     return places.check_write(word)
 
 
 def _whole_tree(word: str, places: PathRules) -> Violation | None:
     """Throwing away one file's changes is an edit; throwing away all of them is a deletion."""
-    if re.fullmatch(r"[./]+|:[/!(^].*|[^*]*+\*.*", word):
+    if _is_everything(word, places) or word[:1] == ":" or "*" in word:
         return Violation("delete", f"Blocked path: '{word}' throws away every change")
     return _check_undashed(word, places) or places.check_trusted_name(word)
 
@@ -367,6 +383,7 @@ KINDS: Mapping[str, Kind] = {
     "member": Kind("a file of the archive", _member),
     "local-write": _where("a file to write", PathRules.check_write, "write", local=True),
     "delete": _where("a file to delete", _check_delete, "write"),
+    "tracked-delete": _where("a file to delete", _check_tracked_delete, "write"),
     "nothing": Kind("allowed", lambda word, places: True),
 }
 
