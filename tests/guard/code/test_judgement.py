@@ -89,6 +89,10 @@ HOSTILE = {
     "many names of one text": "=".join(f"a{i}" for i in range(450))
     + "='x'\n"
     + "".join(f"a{i}.format()\n" for i in range(450)),
+    "one base of many values": "from dataclasses import asdict\nasdict(1)\n"
+    + "B=1\n" * 800
+    + "class A(B): pass\n" * 350,
+    "paths joined often": ("open(" + "+".join(["a"] * 90) + ")\n") * 50,
     "many kept rows": "x=[[0]];x[0].append(x)\n" * 400,
 }
 

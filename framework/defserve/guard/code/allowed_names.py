@@ -25,12 +25,13 @@ def split_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Any mention is refused, called or not.
+# Any mention is refused, called or not. What tells the license reads files, whose names can be changed.
 BLOCKED_BUILTINS = split_names(
-    "eval exec compile __import__ globals locals vars breakpoint help __build_class__ __loader__"
+    "eval exec compile __import__ globals locals vars breakpoint help __build_class__ __loader__ copyright credits"
+    " license"
 )
 STRICT_BUILTINS = BLOCKED_BUILTINS | split_names(
-    "open input type super setattr delattr dir memoryview exit quit copyright credits license aiter anext"
+    "open input type super setattr delattr dir memoryview exit quit aiter anext"
     " BaseException SystemExit KeyboardInterrupt GeneratorExit BaseExceptionGroup ExceptionGroup"
 )
 
@@ -282,9 +283,9 @@ DANGEROUS_MODULES = frozenset(
         " signal multiprocessing pty fcntl resource gc code codeop codecs runpy timeit tempfile glob http ftplib"
         " smtplib sqlite3 webbrowser pdb posix nt"
     )
-    # Only in older standard libraries, or in none.
+    # Only in older standard libraries, or in none. `test` is part of the library, and not in its list of names.
     | split_names(
-        "imp pipes crypt distutils asyncore asynchat smtpd telnetlib nntplib cgi cgitb commands popen2 cffi psutil"
+        "test imp pipes crypt distutils asyncore asynchat smtpd telnetlib nntplib cgi cgitb commands popen2 cffi psutil"
         " pexpect ptyprocess paramiko fabric invoke sh plumbum dill cloudpickle joblib jsonpickle docker win32api"
         " win32com pip setuptools pkg_resources jinja2 mako numexpr RestrictedPython defserve"
     )
@@ -317,6 +318,9 @@ HARMLESS_KEYWORDS: Mapping[str, frozenset[str]] = {
 # Functions whose other arguments name the attributes that they read: called directly, with one argument.
 ONE_ARGUMENT = split_names("functools.wraps")
 
+# Read the attributes that the fields of an object name: not where the program can say what those are.
+FIELD_READERS = split_names("dataclasses.asdict dataclasses.astuple dataclasses.replace")
+
 # Makes code out of what a class says it contains: only as the decorator of a class statement, whose names are read.
 DECORATORS = split_names("dataclasses.dataclass")
 
@@ -324,7 +328,11 @@ DECORATORS = split_names("dataclasses.dataclass")
 # program that imports the module, no attribute may have such a name. Tests look for others by walking through the
 # objects.
 EXPOSED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
-    "argparse": split_names("fromfile_prefix_chars convert_arg_line_to_args"),
+    # A parser of parsers copies all that the namespace of another object holds.
+    "argparse": split_names(
+        "fromfile_prefix_chars convert_arg_line_to_args add_subparsers parser_class _parser_class _name_parser_map"
+        " _registries _registry_get _pop_action_class"
+    ),
     "asyncio": split_names(
         "subprocess_exec subprocess_shell create_connection create_server create_datagram_endpoint"
         " create_unix_connection create_unix_server connect_accepted_socket connect_read_pipe connect_write_pipe"

@@ -25,6 +25,9 @@ from defserve.guard.code.syntax_tree import (
     NodeVisit,
     TreeTooDeep,
     TreeWalk,
+    can_rename_fields,
+    is_in_annotation,
+    is_own_object,
 )
 from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 
@@ -183,6 +186,8 @@ class CodeRules:
         )
         self._exposed -= policy.trust
         self._foreign = frozenset[str]() if self.strict else _find_foreign_attributes(walk, modules)
+        self._has_parsers = "argparse" in modules
+        self._renames_fields: bool | None = None
         self._templates: dict[str, bool] = {}
         self._plain_classes: frozenset[str] | None = None
         self._checks: dict[type[ast.AST], Callable[[NodeVisit, Any], Iterator[Violation]]] = {
@@ -249,7 +254,7 @@ class CodeRules:
         if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
             yield _violation(visit, "by-name", f"Blocked pattern: '{name}(' with star arguments")
         elif name == "open":
-            yield from _opening(visit, call)
+            yield from _opening(visit, call, self.walk)
         else:
             literal = call.args[1] if len(call.args) > 1 else None
             if not (isinstance(literal, ast.Constant) and isinstance(literal.value, str)):
@@ -270,6 +275,12 @@ class CodeRules:
             yield _violation(visit, "by-name", f"Blocked pattern: '{reference.dotted}' used as a value")
         if not self.strict and reference.dotted in allowed_names.DECORATORS and not self._is_plain_decorator(visit):
             yield _violation(visit, "by-name", f"Blocked pattern: '{reference.dotted}' that decorates no plain class")
+        if not self.strict and reference.dotted in allowed_names.FIELD_READERS:
+            if self._renames_fields is None:
+                self._renames_fields = can_rename_fields(self.references)
+            if self._renames_fields:
+                message = f"Blocked pattern: '{reference.dotted}' in a program that makes metaclasses or renames fields"
+                yield _violation(visit, "by-name", message)
         if reference.is_module and not isinstance(parent, ast.Attribute):
             yield _violation(visit, "module-value", f"Blocked use of module '{reference.dotted}' as a value")
 
@@ -283,7 +294,7 @@ class CodeRules:
         elif base is not None and node.attr in allowed_names.BLOCKED_MODULE_MEMBERS and self._is_untabled(base.dotted):
             yield _violation(visit, "import", f"Blocked import: '{base.dotted}.{node.attr}'")
         elif not self._attribute_allowed(visit, node):
-            message = self._attribute_name(node.attr, owned=self._is_self(node.value, visit.scope))
+            message = self._attribute_name(node.attr, owned=is_own_object(node.value, visit.scope))
             if message is not None:
                 yield _violation(visit, "attribute", message)
         if node.attr in _FORMATTING and not (base and base.is_module):
@@ -332,13 +343,6 @@ class CodeRules:
                 return node.attr in allowed_names.SUPER_METHODS
             case _:
                 return False
-
-    def _is_self(self, base: ast.expr, scope: NameScope) -> bool:
-        """Whether an expression is `self`, `cls` or `other` of the method around it."""
-        while scope.kind == "comprehension" and scope.parent is not None:
-            scope = scope.parent
-        in_method = scope.kind == "function" and scope.parent is not None and scope.parent.kind == "class"
-        return in_method and isinstance(base, ast.Name) and base.id in ("self", "cls", "other")
 
     def _attribute_name(self, name: str, owned: bool = False) -> str | None:
         """Why an attribute of this name may not be touched, or None."""
@@ -403,6 +407,8 @@ class CodeRules:
             and (len(node.args) + len(node.keywords) > 1 or any(isinstance(a, ast.Starred) for a in node.args))
         ):
             yield _violation(visit, "by-name", f"Blocked pattern: '{reference.dotted}(' with names of attributes")
+        if self._has_parsers and not self.strict and _may_add_parsers(node):
+            yield _violation(visit, "by-name", "Blocked pattern: 'add_argument(' with an action that is not a literal")
         for name in (k.arg for k in node.keywords if k.arg in self._exposed):
             yield _violation(visit, "attribute", f"Blocked argument: '{name}'")
 
@@ -411,7 +417,7 @@ class CodeRules:
             return
         if self.strict and (found := allowed_names.DUNDER_PATTERN.search(node.value)):
             yield _violation(visit, "dunder-text", f"Blocked text: '{found[0]}' in a string")
-        elif ("(" in node.value or "__" in node.value) and _in_annotation(visit):
+        elif ("(" in node.value or "__" in node.value) and is_in_annotation(visit):
             # Libraries evaluate annotations that are strings.
             yield _violation(visit, "annotation", "Blocked annotation: a string that calls")
 
@@ -579,18 +585,53 @@ def _identifiers(node: ast.AST) -> tuple[str, ...]:
             return ()
 
 
-def _opening(visit: NodeVisit, call: ast.Call) -> Iterator[Violation]:
+def _opening(visit: NodeVisit, call: ast.Call, walk: TreeWalk) -> Iterator[Violation]:
     given: dict[str, ast.expr] = {k.arg: k.value for k in call.keywords if k.arg}
     mode = call.args[1] if len(call.args) > 1 else given.get("mode")
     if mode is not None and not (isinstance(mode, ast.Constant) and mode.value in _READING_MODES):
         yield _violation(visit, "write", "Blocked write: 'open(' with a mode that is not a literal for reading")
+    buffering = call.args[2] if len(call.args) > 2 else given.get("buffering")
+    if buffering is not None and not _is_buffered(buffering):
+        # The class of an unbuffered file opens others, also to write.
+        yield _violation(visit, "write", "Blocked write: 'open(' without a buffer, or one whose size is no literal")
     if "opener" in given or len(call.args) > 7:
         yield _violation(visit, "by-name", "Blocked pattern: 'open(' with an opener")
     path = call.args[0] if call.args else given.get("file")
-    if isinstance(path, ast.Constant) and (
-        not isinstance(path.value, str) or _GUARDED_PATH.match(path.value.removeprefix("./"))
+    starts = _find_starts(path, visit.scope, walk) if path is not None else []
+    if (isinstance(path, ast.Constant) and not isinstance(path.value, str)) or any(
+        _GUARDED_PATH.match(start.removeprefix("./")) for start in starts
     ):
         yield _violation(visit, "path", "Blocked path: 'open(' of a system or hidden file")
+
+
+def _may_add_parsers(call: ast.Call) -> bool:
+    """Whether a call may be `add_argument(action="parsers")`."""
+    actions = [keyword.value for keyword in call.keywords if keyword.arg == "action"]
+    is_adding = isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
+    return (is_adding and any(keyword.arg is None for keyword in call.keywords)) or any(
+        not isinstance(action, ast.Constant) or action.value == "parsers" for action in actions
+    )
+
+
+def _is_buffered(size: ast.expr) -> bool:
+    match size:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(number))) | ast.Constant(value=int(number)):
+            return number != 0
+        case _:
+            return False
+
+
+def _find_starts(node: ast.expr, scope: NameScope, walk: TreeWalk) -> list[str]:
+    """The literal texts that an expression may be, or what a joined text surely begins with."""
+    if (texts := _literals(node, scope, walk)) is not None:
+        return texts
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        node = node.left
+    match node:
+        case ast.JoinedStr(values=[ast.Constant(value=str(start)), *_]):
+            return [start]
+        case _:
+            return _literals(node, scope, walk) or []
 
 
 def _literals(node: ast.expr, scope: NameScope, walk: TreeWalk) -> list[str] | None:
@@ -616,15 +657,6 @@ def _literals(node: ast.expr, scope: NameScope, walk: TreeWalk) -> list[str] | N
             return texts
         case _:
             return None
-
-
-def _in_annotation(visit: NodeVisit) -> bool:
-    child, parent = visit.node, visit.parent
-    while parent is not None and isinstance(child, ast.expr):
-        if child in (getattr(parent.node, "annotation", None), getattr(parent.node, "returns", None)):
-            return True
-        child, parent = parent.node, parent.parent
-    return False
 
 
 def _violation(visit: NodeVisit, rule: str, message: str) -> Violation:

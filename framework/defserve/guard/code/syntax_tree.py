@@ -419,3 +419,81 @@ class ImportReferences:
         if (home := scope.find_binding_scope(name)) is None:
             return True
         return not home.is_hiding_builtins and (home is not self.walk.module or not self.walk.is_settled(name))
+
+
+# -- Where something stands, and what a program may do with it.
+
+
+def is_in_annotation(visit: NodeVisit) -> bool:
+    """Whether a node stands in the annotation of a name or of a function."""
+    child, parent = visit.node, visit.parent
+    while parent is not None and isinstance(child, ast.expr):
+        if child in (getattr(parent.node, "annotation", None), getattr(parent.node, "returns", None)):
+            return True
+        child, parent = parent.node, parent.parent
+    return False
+
+
+def is_own_object(base: ast.expr, scope: NameScope) -> bool:
+    """Whether an expression is `self`, `cls` or `other` of the method around it."""
+    while scope.kind == "comprehension" and scope.parent is not None:
+        scope = scope.parent
+    in_method = scope.kind == "function" and scope.parent is not None and scope.parent.kind == "class"
+    return in_method and isinstance(base, ast.Name) and base.id in ("self", "cls", "other")
+
+
+def can_rename_fields(references: ImportReferences) -> bool:
+    """Whether a program can say which attributes the fields of a class name, or gives a class fields by a metaclass.
+
+    `asdict` reads those attributes, whatever they are called.
+    """
+    is_held = is_renamed = False
+    bases = dict[tuple[int, str], tuple[ast.expr, NameScope]]()
+    for visit in references.walk.visits:
+        match visit.node:
+            case ast.ClassDef():
+                # Many classes may have the same base, and that name many values.
+                for base in visit.node.bases:
+                    home = visit.scope.find_binding_scope(base.id) if isinstance(base, ast.Name) else visit.scope
+                    bases[id(home), ast.dump(base)] = base, visit.scope
+            case ast.Name(id="type", ctx=ast.Load()) if not _only_asks_type(visit):
+                return True
+            case ast.Attribute(attr="name", ctx=ast.Store() | ast.Del(), value=base):
+                is_renamed |= not is_own_object(base, visit.scope)
+            case ast.Call(func=ast.Name(id="setattr"), args=[_, ast.Constant(value="name"), *_]):
+                is_renamed = True
+            case ast.Name() | ast.Attribute() as node if reference := references.resolve_expression(node, visit.scope):
+                is_held |= reference.dotted == "dataclasses.fields"
+                is_held |= reference.dotted == "dataclasses.field" and not _makes_default(visit)
+            case _:
+                pass
+    return (is_held and is_renamed) or any(_may_be_metaclass(base, scope, references) for base, scope in bases.values())
+
+
+def _may_be_metaclass(base: ast.expr, scope: NameScope, references: ImportReferences) -> bool:
+    reference = references.resolve_expression(base.func if isinstance(base, ast.Call) else base, scope)
+    if reference is not None:
+        return reference.dotted == "abc.ABCMeta"
+    if isinstance(base, ast.Call):
+        return True
+    home = scope.find_binding_scope(base.id) if isinstance(base, ast.Name) else None
+    values = [binding.value for binding in home.bindings[base.id]] if home and isinstance(base, ast.Name) else []
+    return any(isinstance(value, ast.Call) and _may_be_metaclass(value, scope, references) for value in values)
+
+
+def _only_asks_type(visit: NodeVisit) -> bool:
+    """Whether `type` is called with one argument, or stands where it makes no class: in a test, or in an annotation."""
+    match visit.parent.node if visit.parent else None:
+        case ast.Call(func=function, args=args, keywords=keywords) if function is visit.node:
+            return len(args) == 1 and not isinstance(args[0], ast.Starred) and not keywords
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass")) | ast.Compare() | ast.Subscript():
+            return True
+        case _:
+            return is_in_annotation(visit)
+
+
+def _makes_default(visit: NodeVisit) -> bool:
+    """Whether a function is called for an annotated name of a class: `x: list = field(default_factory=list)`."""
+    call = visit.parent
+    statement = call.parent.node if call and call.parent else None
+    return call is not None and isinstance(statement, ast.AnnAssign) and statement.value is call.node
