@@ -51,7 +51,9 @@ from tests.rows import for_each_row
             for name in (
                 ".Rprofile .ghci .irbrc .octaverc .bazelrc bunfig.toml .python-version .dir-locals.el .nvim.lua .psqlrc"
                 " .sqliterc .venv/bin/python .config/systemd/user/x.service .mcp.json .claude/settings.json"
-                " .vscode/tasks.json sub/.mcp.json"
+                " .vscode/tasks.json sub/.mcp.json .cursor/mcp.json .gemini/settings.json sub/.codex/config.toml"
+                " .kiro/settings/mcp.json .zed/tasks.json .config/git/config .config/fish/conf.d/a.fish .local/bin/git"
+                " .config/nvim/init.lua Earthfile Snakefile sub/dodo.py lefthook.toml"
             ).split()
         ),
         "git checkout other -- .envrc",
@@ -110,6 +112,11 @@ def test_other_names_are_written(command: str) -> None:
         "sed -i s/a/b/ Dockerfile",
         "sed -i s/a/b/ setup.py",
         "git restore Makefile",
+        "touch .cursor/mcp.json",
+        "tee .config/nextest.toml",
+        "tee run/x.py",
+        "tee config/git/config.py",
+        "tee local/bin/x",
     ],
 )
 def test_sources_and_manifests_are_edited_and_commands_keep_their_text(command: str) -> None:

@@ -40,12 +40,18 @@ _COMMANDS = frozenset(
     taskfile.dist.yml rakefile procfile vagrantfile jenkinsfile fastfile noxfile.py conftest.py fabfile.py
     gruntfile.js gulpfile.js gradlew gradlew.bat mvnw mvnw.cmd .gitlab-ci.yml .travis.yml .drone.yml .woodpecker.yml
     azure-pipelines.yml bitbucket-pipelines.yml cloudbuild.yaml buildspec.yml appveyor.yml .appveyor.yml
-    .pre-commit-config.yaml .lefthook.yml lefthook.yml .overcommit.yml
+    .pre-commit-config.yaml .lefthook.yml lefthook.yml .overcommit.yml .lefthook.toml lefthook.toml .cirrus.yml
+    bitrise.yml earthfile tiltfile snakefile sconstruct sconscript wscript dodo.py magefile.go guardfile capfile
+    dangerfile thorfile
     """.split()
 )
+# The settings of editors and of other agents name programs, too: language servers, tasks, hooks, servers of MCP.
 _COMMAND_FOLDERS = re.compile(
-    r"(?:^|/)(?:\.(?:github/(?:workflows|actions)|circleci|buildkite|gitea/workflows|forgejo/workflows|woodpecker|vscode"
-    r"|idea|devcontainer|claude|config/systemd)/.|\.?(?:venv|env)[^/]*/(?:bin|scripts|lib)/.|node_modules/\.bin/.)"
+    r"(?:^|/)(?:\.(?:github/(?:workflows|actions)|circleci|buildkite|semaphore|gitea/workflows|forgejo/workflows|woodpecker"
+    r"|vscode|idea|run|zed|fleet|devcontainer|claude|cursor|gemini|codex|kiro|roo|windsurf|opencode"
+    r"|config/(?:systemd|environment\.d|autostart|git|fish|zsh|nushell|nvim|vim|emacs|helix|tmux|zed|opencode|mise|direnv)"
+    r"|local/(?:bin|share/(?:systemd|applications)))/."
+    r"|\.?(?:venv|env)[^/]*/(?:bin|scripts|lib)/.|node_modules/\.bin/.)"
 )
 
 # Where accounts keep their keys and tokens, in any directory.
