@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from defserve.guard.shell.grammar import MAX_PROBLEMS
 from defserve.guard.shell.judgement import ShellMode, judge
 from defserve.guard.shell.tables import OPT_IN_PROGRAM_TABLE, PROGRAM_TABLE, REFUSED_PROGRAM_KINDS
 from tests.effort import cpu_within
@@ -251,3 +252,11 @@ def test_a_listed_ssh_runs_no_program_of_this_machine() -> None:
         assert not judge(command, allowed={"scp": None})
     assert judge("ssh -p 22 me@host ls -la", allowed={"ssh": None})
     assert judge("scp -r src host:/srv/src", allowed={"scp": None})
+
+
+def test_a_refusal_names_the_first_problems_of_a_command_only() -> None:
+    for command in (
+        "git log " + " ".join(f"--x{number}" for number in range(500)),
+        "cat " + " ".join(f"/root/{number}" for number in range(300)),
+    ):
+        assert len(judge(command).violations) == MAX_PROBLEMS

@@ -18,6 +18,8 @@ from defserve.guard.shell.kinds import find_word_kind
 from defserve.guard.shell.places import PathRules
 from defserve.guard.verdict import Violation
 
+MAX_PROBLEMS = 20
+"""How many problems of a command are told. What comes behind them isn't read: it's refused anyway."""
 _SHOWN_ALONE = frozenset("--version -V -v --help -h".split())
 
 
@@ -99,7 +101,7 @@ def sort_words(words: Sequence[str], rules: Grammar, title: str, leading: bool =
     if "at" in rules.style:
         files = (word for word in words if word[:1] == "@")
         read.problems += [Violation("flag", f"Blocked flags of {title}: those in '{word}'") for word in files]
-    while rest:
+    while rest and len(read.problems) < MAX_PROBLEMS:
         word = rest.pop(0)
         if "plain" in rules.style or len(word) < 2 or word[0] != "-" or _is_negative(word, rules):
             read.operands.append(word)

@@ -96,7 +96,8 @@ def judge(
     refusing = REFUSED_EFFECTS[mode] if listed is None else REFUSED_EFFECTS[mode] & {"write"}
     judged = _by_rules(argv, places) if listed is None else _by_list(argv, places, listed)
     # Two words may break the same rule: it is named once.
-    found = list(dict.fromkeys(one for one in judged if one.rule not in EFFECTS or one.rule in refusing))
+    named = dict.fromkeys(one for one in judged if one.rule not in EFFECTS or one.rule in refusing)
+    found = list(named)[: grammar.MAX_PROBLEMS]
     if found:
         return make_refused_verdict(found, _hints(argv, mode, listed, found), _author_note(argv, listed, found))
     # A refusal is false, as a verdict.
