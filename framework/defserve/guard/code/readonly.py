@@ -44,7 +44,9 @@ class ReadonlyRules:
                     yield _write(node, f".{node.attr} =")
                 case ast.Subscript(ctx=ast.Store() | ast.Del()) if not self._own(node.value, visit.scope):
                     yield _write(node, "[…] =")
-                case ast.AugAssign(target=ast.Name() as target) if not self._own(target, visit.scope):
+                case ast.AugAssign(target=ast.Name() as target) if not (
+                    _adds_number(node) or self._own(target, visit.scope)
+                ):
                     yield _write(node, f"{target.id} {_SYMBOLS.get(type(node.op).__name__, '')}=")
                 case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
                     yield from self._argument(visit, node)
@@ -61,6 +63,13 @@ class ReadonlyRules:
             if len(call.args) > position and self._own(call.args[position], visit.scope):
                 return
         yield _write(node, f"{reference.dotted}(")
+
+
+def _adds_number(node: ast.AugAssign) -> bool:
+    """Whether a number is added, subtracted or the like. No container takes one in place; `*=` makes a list longer."""
+    value = node.value.operand if isinstance(node.value, ast.UnaryOp) else node.value
+    is_number = isinstance(value, ast.Constant) and isinstance(value.value, (int, float, complex))
+    return is_number and not isinstance(node.op, ast.Mult)
 
 
 def _write(node: ast.expr | ast.AugAssign, pattern: str) -> Violation:
