@@ -351,6 +351,9 @@ EXPOSED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "warnings": split_names("_module"),
 }
 
+# The same of single members. Python 3.14 keeps text in an annotation as an object that can evaluate it.
+EXPOSED_BY_MEMBER: Mapping[str, frozenset[str]] = dict.fromkeys(("Annotated", "fields"), split_names("evaluate"))
+
 # A module that was reached on another way leads on by these names.
 # (Also with underscores: `random._os`.)
 HIDDEN_MODULES = split_names("os sys subprocess builtins importlib posix nt ctypes genericpath posixpath ntpath")

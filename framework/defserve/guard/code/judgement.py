@@ -182,7 +182,8 @@ class CodeRules:
         self._builtins = (blocked | policy.blocked_names) - policy.trust
         modules = _find_imported_modules(walk)
         self._exposed = frozenset[str]().union(
-            *(allowed_names.EXPOSED_ATTRIBUTES.get(module, frozenset[str]()) for module in modules)
+            *(allowed_names.EXPOSED_ATTRIBUTES.get(module, frozenset[str]()) for module in modules),
+            *(allowed_names.EXPOSED_BY_MEMBER.get(name, frozenset[str]()) for name in _find_member_names(walk)),
         )
         self._exposed -= policy.trust
         self._foreign = frozenset[str]() if self.strict else _find_foreign_attributes(walk, modules)
@@ -535,6 +536,16 @@ def _find_imported_modules(walk: TreeWalk) -> frozenset[str]:
     nodes = (visit.node for visit in walk.visits)
     members = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
     return frozenset(map(allowed_names.get_top_level_module, walk.imported | members))
+
+
+def _find_member_names(walk: TreeWalk) -> frozenset[str]:
+    """The names that a program takes from modules, and those of all attributes: there is no telling them apart here."""
+    names = (
+        visit.node.name if isinstance(visit.node, ast.alias) else visit.node.attr
+        for visit in walk.visits
+        if isinstance(visit.node, (ast.alias, ast.Attribute))
+    )
+    return frozenset(names)
 
 
 def _find_foreign_attributes(walk: TreeWalk, modules: frozenset[str]) -> frozenset[str]:

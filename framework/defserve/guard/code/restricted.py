@@ -382,6 +382,9 @@ _OPERATORS = {
     "@=": "matmul",
 }
 
+# Since Python 3.14, their `ForwardRef` evaluates the text of an annotation with all built-ins.
+_EVALUATING_MODULES = frozenset({"typing", "annotationlib"})
+
 # Typed by hand: the guards carry no annotations.
 GUARDS = cast(dict[str, Callable[..., Any]], vars(Guards))
 _guarded_getattr = GUARDS["safer_getattr_raise"]
@@ -401,7 +404,7 @@ class RuntimeHooks:
             return getattr(ob, name, *default)
         if name == "format" and type(ob) is str:
             return _Format(self.getattr, ob)
-        if name in FRAME_ATTRIBUTES:
+        if name in FRAME_ATTRIBUTES or (name == "evaluate" and type(ob).__module__ in _EVALUATING_MODULES):
             raise AttributeError(f"{name!r} is not an attribute restricted code may read")
         if self._readonly and name in MUTATING_METHODS and (id(ob) in self._frozen or isinstance(ob, type)):
             raise TypeError(f"readonly: {name!r} would change an object the code did not make")

@@ -113,3 +113,10 @@ def test_no_export_takes_names_of_attributes_without_a_stand_in() -> None:
             found |= {f"{module}.{name}"} if parameters & suspicious else set()
     assert found == set()
     assert STAND_INS["dataclasses"]["dataclass"] is not dataclasses.dataclass
+
+
+def test_text_in_an_annotation_does_not_evaluate_itself() -> None:
+    # Since Python 3.14 it could: an older one says that there is no such attribute.
+    with pytest.raises(AttributeError, match="restricted code"):
+        run('import typing\nresult = typing.Annotated["1 + 1", 1].evaluate()')
+    assert run("class C:\n  def evaluate(self): return 2\nresult = C().evaluate()") == 2
