@@ -71,6 +71,9 @@ STRICT_SPECIAL_METHODS = split_names(
     " __neg__ __abs__ __int__ __float__ __getitem__ __post_init__"
 )
 
+# Public, though they begin with an underscore: a named tuple has fields of any other name.
+NAMED_TUPLE_NAMES = split_names("_asdict _field_defaults _fields _make _replace")
+
 # Methods that change their object.
 MUTATING_METHODS = split_names(
     "append extend insert remove pop clear sort reverse update setdefault popitem add discard difference_update"

@@ -359,7 +359,8 @@ class CodeRules:
                 plain in allowed_names.HIDDEN_MODULES and not {name, plain} & self.policy.trust
             )
         if not hidden and self.strict:
-            hidden = name.startswith("__") or (name.startswith("_") and name != "_" and not owned)
+            is_public = owned or name == "_" or name in allowed_names.NAMED_TUPLE_NAMES
+            hidden = name.startswith("__") or (name.startswith("_") and not is_public)
         return f"Blocked attribute: '{name}'" if hidden else None
 
     def _format(self, visit: NodeVisit, node: ast.Attribute) -> Iterator[Violation]:

@@ -29,6 +29,7 @@ from RestrictedPython.transformer import INSPECT_ATTRIBUTES, IOPERATOR_TO_STR, R
 from defserve.guard.code.allowed_names import (
     FRAME_ATTRIBUTES,
     MUTATING_METHODS,
+    NAMED_TUPLE_NAMES,
     SAFE_MODULE_EXPORTS,
     STRICT_SPECIAL_METHODS,
     RestrictedLevel,
@@ -401,6 +402,8 @@ class RuntimeHooks:
 
     def getattr(self, ob: Any, name: str, *default: Any) -> Any:
         if type(name) is str and is_private_name(name) and self._is_own(ob):
+            return getattr(ob, name, *default)
+        if name in NAMED_TUPLE_NAMES and issubclass(ob if isinstance(ob, type) else type(ob), tuple):
             return getattr(ob, name, *default)
         if name == "format" and type(ob) is str:
             return _Format(self.getattr, ob)

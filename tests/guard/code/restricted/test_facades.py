@@ -120,3 +120,11 @@ def test_text_in_an_annotation_does_not_evaluate_itself() -> None:
     with pytest.raises(AttributeError, match="restricted code"):
         run('import typing\nresult = typing.Annotated["1 + 1", 1].evaluate()')
     assert run("class C:\n  def evaluate(self): return 2\nresult = C().evaluate()") == 2
+
+
+def test_the_public_names_of_a_named_tuple_are_read_and_those_of_nothing_else() -> None:
+    made = 'from collections import namedtuple\nP = namedtuple("P", "x y")\n'
+    assert run(f"{made}result = P._make([1, 2])._replace(x=3)._asdict()") == {"x": 3, "y": 2}
+    for other in ("[]", "P", "P(1, 2)", "object()"):
+        with pytest.raises(AttributeError):
+            run(f"{made}result = {other}.{'_make' if other in ('[]', 'object()') else '_source'}")
