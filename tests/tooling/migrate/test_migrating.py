@@ -338,11 +338,21 @@ def test_the_types_of_the_sdk_in_a_signature_become_ours() -> None:
     assert isinstance(steps.loaded("low", text.replace("app", "server")), Server)
 
 
-def test_a_main_that_did_more_or_is_used_elsewhere_is_reported() -> None:
+def test_a_main_that_did_more_is_left_and_one_that_is_used_elsewhere_is_reported() -> None:
     did_more = LOW_LEVEL.replace("main():\n", "main():\n    await connect()\n")
-    assert [tuple(note) for note in migrate(f"{did_more}entry = main\n").notes] == [
-        (11, "main is left out: do the rest of it in a lifespan"),
-        (15, "main is left out: call server.run()"),
+    text, notes = migrate(did_more)
+    assert text == did_more
+    assert [tuple(note) for note in notes] == [(11, "main does more than serve: do the rest of it in a lifespan")]
+    used = migrate(f"{LOW_LEVEL}entry = main\n")
+    assert [tuple(note) for note in used.notes] == [(14, "main is left out: call server.run()")]
+
+
+def test_a_low_level_server_whose_tools_are_not_listed_is_left_alone_and_reported() -> None:
+    unlisted = LOW_LEVEL.replace("@app.list_tools()", "")
+    text, notes = migrate(unlisted)
+    assert text == unlisted
+    assert [note.text for note in notes] == [
+        "the list of tools is not known: write a function for each, with @server.tool(schema=…)"
     ]
 
 
@@ -361,6 +371,26 @@ def test_a_low_level_server_inside_a_function_is_left_alone() -> None:
     assert [tuple(note) for note in migrate(inside).notes] == [
         (5, "the server is made in a function: move it and its functions to the module, and migrate again")
     ]
+
+
+@pytest.mark.parametrize(
+    ("made", "line", "why"),
+    [
+        (
+            "app = Server('m', on_list_tools=names, on_call_tool=call)",
+            5,
+            "made with on_list_tools, on_call_tool: write",
+        ),
+        ("class App(Server): pass", 5, "App extends a low-level server: write"),
+        ("def make():\n    return Server('m', on_call_tool=call)", 6, "the server is made in a function: move it"),
+    ],
+)
+def test_a_low_level_server_of_another_shape_is_left_alone(made: str, line: int, why: str) -> None:
+    head = "from mcp import types\nfrom mcp.server import Server\nasync def names(ctx, params): ...\n"
+    written = f"{head}async def call(ctx, params): return types.CallToolResult(content=[])\n{made}\n"
+    text, notes = migrate(written)
+    assert text == written
+    assert [note.line for note in notes] == [line] and why in notes[0].text
 
 
 def test_other_files_stay_if_their_low_level_server_is_left() -> None:

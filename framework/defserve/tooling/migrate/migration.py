@@ -74,7 +74,10 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
 
 def _keep_parts_of_low_level_servers(files: Mapping[Path, SourceFile], done: dict[Path, Migration]) -> None:
     """If a low-level server is left as it is, so is what its other files return: it could not send ours."""
-    is_left = any(file.facts.low_level and done[path].text == file.text for path, file in files.items())
+    is_left = any(
+        (file.facts.low_level or file.facts.low_level_inside) and done[path].text == file.text
+        for path, file in files.items()
+    )
     if not is_left or any(file.facts.servers for file in files.values()):
         return
     for path, file in files.items():
@@ -96,10 +99,10 @@ def _migrate_file(file: SourceFile, path: Path, source: str) -> Migration:
         return Migration(source, [MigrationNote(line, _INSIDE) for line in lines])
     rewriting = ProgramRewriter(facts, path.stem)
     text = wrapper.visit(rewriting).code
-    if rewriting.is_incomplete:
-        # Half of a low-level server would be none at all.
-        text = source
-    elif _compiles(source) and not _compiles(text):
+    if problems := rewriting.low_level_problems:
+        # Half of a low-level server would be none at all. What was done to the rest is not done then.
+        return Migration(source, sorted(set(problems)))
+    if _compiles(source) and not _compiles(text):
         return Migration(
             source, [MigrationNote(1, "rewritten, it would be no valid Python: migrate this file by hand")]
         )

@@ -140,13 +140,15 @@ class _Values(cst.CSTVisitor):
             self._facts.addresses[name] = {option: options[option] for option in known if option in options}
         elif kind == "LowLevelServer":
             self._facts.low_level.add(name)
-            if self._depth:
-                self._facts.low_level_inside.append(value)
         elif (
             isinstance(value.func, cst.Attribute)
             and self._facts.resolve_name(value.func.value) in FOREIGN_SERVER_CLASSES
         ):
             self._facts.servers.add(name)  # `FastMCP.from_openapi(…)`
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self._depth and self._facts.resolve_name(node.func) == "LowLevelServer":
+            self._facts.low_level_inside.append(node)
 
     def visit_Param(self, node: cst.Param) -> None:
         if node.annotation is None:
@@ -570,11 +572,23 @@ class LowLevelServers:
 
     def read_module(self, module: cst.Module) -> None:
         """Look through the functions of a module."""
-        if not self._facts.low_level:
+        if "LowLevelServer" not in self._facts.names.values():
             return
+        for node in matchers.findall(module, matchers.Call() | matchers.ClassDef()):
+            self._check_shape(node)
         for statement in module.body:
             if isinstance(statement, cst.FunctionDef):
                 self._look_at(statement)
+
+    def _check_shape(self, node: cst.CSTNode) -> None:
+        """Note what makes a server that can't be written here: a subclass, or one with its handlers as options."""
+        if isinstance(node, cst.ClassDef):
+            if any(self._facts.resolve_name(base) == "LowLevelServer" for base in list_bases(node)):
+                self.problems.append((node, f"{node.name.value} extends a low-level server: {HINT}"))
+        elif isinstance(node, cst.Call) and self._facts.resolve_name(node.func) == "LowLevelServer":
+            handlers = [arg.keyword.value for arg in node.args if arg.keyword and arg.keyword.value.startswith("on_")]
+            if handlers:
+                self.problems.append((node, f"the server is made with {', '.join(handlers)}: {HINT}"))
 
     def _look_at(self, function: cst.FunctionDef) -> None:
         for decorator in function.decorators:
@@ -603,7 +617,7 @@ class LowLevelServers:
                 self._mains[main] = server
                 self._note_version(function, server)
                 if any(_is_more_than_serving(each, server) for each in function.body.body):
-                    self.problems.append((function, f"{main} is left out: do the rest of it in a lifespan"))
+                    self.problems.append((function, f"{main} does more than serve: do the rest of it in a lifespan"))
 
     def _note_version(self, main: cst.FunctionDef, server: str) -> None:
         """Clients are told the version that only the options of `run` have."""

@@ -78,6 +78,8 @@ class ProgramRewriter(cst.CSTTransformer):
         self._imports = RequiredImports(facts)
         self._low_level = LowLevelServers(facts, self._imports)
         self.notes: list[MigrationNote] = []
+        self.low_level_problems: list[MigrationNote] = []
+        """Why a server of the low level could not be rewritten as a whole."""
         self._untouched: set[cst.CSTNode] = set()
         self._within: list[bool] = []
         self._classes: list[cst.ClassDef] = []
@@ -453,17 +455,13 @@ class ProgramRewriter(cst.CSTTransformer):
 
     # -- the whole ---------------------------------------------------------------------------------------
 
-    @property
-    def is_incomplete(self) -> bool:
-        """Whether a server of the low level could not be rewritten as a whole."""
-        return bool(self._low_level.problems)
-
     def visit_Module(self, node: cst.Module) -> None:
         self._low_level.read_module(node)
-        for line, text in ((self._line(n), text) for n, text in (*self._low_level.problems, *self._low_level.notes)):
-            self.notes.append(MigrationNote(line, text))
+        for noted, text in self._low_level.notes:
+            self._add_note(noted, text)
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        self.low_level_problems = [MigrationNote(self._line(node), text) for node, text in self._low_level.problems]
         made = self._imports.replace_imports(updated_node)
         for node, text in self._imports.problems:
             self._add_note(node, text)
