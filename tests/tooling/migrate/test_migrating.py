@@ -347,6 +347,54 @@ def test_a_main_that_did_more_is_left_and_one_that_is_used_elsewhere_is_reported
     assert [tuple(note) for note in used.notes] == [(14, "main is left out: call server.run()")]
 
 
+ASYNC_MAIN = """import asyncio
+from fastmcp import FastMCP
+mcp = FastMCP("shop")
+async def main() -> None:
+    print("up")
+    if PORT:
+        await mcp.run_async(transport="http", port=9000)
+    else:
+        await mcp.run_stdio_async()
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_an_async_main_that_only_serves_becomes_a_plain_one() -> None:
+    text, notes = migrate(ASYNC_MAIN)
+    assert notes == []
+    assert text == (
+        'from defserve import Server\nmcp = Server("shop")\ndef main() -> None:\n    print("up")\n    if PORT:\n'
+        '        mcp.run(on="http://127.0.0.1:9000/mcp")\n    else:\n        mcp.run()\n'
+        'if __name__ == "__main__":\n    main()\n'
+    )
+    assert migrate(ASYNC_MAIN.replace("asyncio.run(main())", "anyio.run(main)")).text.endswith("    main()\n")
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ('    print("up")', "    await connect()"),
+        ('    print("up")', "    async with connect(): pass"),
+        ('    print("up")', "    asyncio.create_task(main())"),
+        ('    print("up")', "    asyncio.get_running_loop().add_signal_handler(15, stop)"),
+        ('    print("up")', "    async def later(): await sleep(1)\n    asyncio.create_task(later())"),
+        ("    asyncio.run(main())", "    loop.run_until_complete(main())"),
+    ],
+)
+def test_an_async_main_that_needs_its_loop_stays_and_is_reported(was: str, now: str) -> None:
+    text, notes = migrate(ASYNC_MAIN.replace(was, now))
+    assert "async def main()" in text
+    assert {note.text for note in notes} == {"server.run() blocks: call it outside of an event loop"}
+
+
+def test_an_async_main_that_another_file_runs_stays() -> None:
+    package = "import asyncio\nfrom . import server\ndef main(): asyncio.run(server.main())\n"
+    done = migrate_files({Path("shop/server.py"): ASYNC_MAIN, Path("shop/__init__.py"): package})
+    assert "async def main()" in done[Path("shop/server.py")].text
+
+
 def test_a_low_level_server_whose_tools_are_not_listed_is_left_alone_and_reported() -> None:
     unlisted = LOW_LEVEL.replace("@app.list_tools()", "")
     text, notes = migrate(unlisted)

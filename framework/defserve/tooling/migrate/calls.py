@@ -6,10 +6,13 @@ left out, or added at an end; `replace_arguments` lays the rest out, and every c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import reduce
 
 import libcst as cst
+from libcst import matchers
+from libcst.helpers import get_full_name_for_node
 
 from defserve.tooling.migrate.name_tables import (
     ADDRESS_GUARD_OPTIONS,
@@ -252,6 +255,50 @@ class _SingleQuotes(cst.CSTTransformer):
         if not is_plain:
             return updated_node
         return updated_node.with_changes(value=f"{updated_node.prefix}'{updated_node.raw_value}'")
+
+
+def find_plain_functions(module: cst.Module, servers: Set[str], elsewhere: Sequence[str]) -> set[cst.CSTNode]:
+    """`async def main()` that awaits nothing but the running of a server: ours is not awaited, and starts its own loop.
+
+    The function, what it awaits, and each `asyncio.run(main())`. It stays as it is if the program uses it in another
+    way, or another file of the project (`elsewhere` are their texts) runs it.
+    """
+    runs: dict[str, list[cst.CSTNode]] = {}
+    loops = matchers.Call(func=_LOOPS, args=[matchers.Arg(keyword=None, star="")])
+    for call in matchers.findall(module, loops):
+        main = cst.ensure_type(call, cst.Call).args[0].value
+        name = get_full_name_for_node(main.func if isinstance(main, cst.Call) else main)
+        runs.setdefault(name or "", []).append(call)
+    plain: set[cst.CSTNode] = set()
+    for function in module.body:
+        if not isinstance(function, cst.FunctionDef) or function.asynchronous is None or function.decorators:
+            continue
+        name = function.name.value
+        uses = matchers.findall(module, matchers.Name(name))
+        if len(uses) != 1 + len(runs.get(name, ())) or name not in runs:
+            continue
+        if any(re.search(rf"\.run\([\w.]*\b{name}\b", text) for text in elsewhere):
+            continue
+        waits = matchers.findall(function.body, _WAITS)
+        if waits and all(isinstance(each, cst.Await) and _is_serving(each.expression, servers) for each in waits):
+            plain |= {function, *waits, *runs[name]}
+    return plain
+
+
+_LOOPS = matchers.OneOf(
+    *(matchers.Attribute(matchers.Name(package), matchers.Name("run")) for package in ("asyncio", "anyio"))
+)
+# What stands in a function that may need its loop, and is no await of a server.
+_WAITS = matchers.OneOf(
+    matchers.Await(), matchers.Asynchronous(), matchers.Yield(), matchers.FunctionDef(),
+    matchers.Name("asyncio"), matchers.Name("anyio"),
+)  # fmt: skip
+
+
+def _is_serving(awaited: cst.BaseExpression, servers: Set[str]) -> bool:
+    called = awaited.func if isinstance(awaited, cst.Call) else None
+    is_server = isinstance(called, cst.Attribute) and get_full_name_for_node(called.value) in servers
+    return is_server and cst.ensure_type(called, cst.Attribute).attr.value in (*IMPLIED_TRANSPORTS, "import_server")
 
 
 def rewrite_asgi_call(call: cst.Call, verb: str, extra: Sequence[cst.Arg], add_note: AddNote) -> cst.Call:

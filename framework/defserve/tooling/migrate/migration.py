@@ -43,6 +43,7 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
         import libcst as cst
     except ImportError:
         raise UsageError("migrate needs libcst, which is not installed", fix='pip install "defserve[dev]"') from None
+    from defserve.tooling.migrate.calls import find_plain_functions
     from defserve.tooling.migrate.program import collect_program_facts, unquote_annotations
     from defserve.tooling.migrate.rewriting import SourceFile, spread_return_facts, spread_server_facts
 
@@ -67,6 +68,10 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
         files[path] = SourceFile(source, module, facts)
     spread_server_facts(files)
     spread_return_facts(files)
+    for path, file in files.items():
+        if "async def" in file.text and file.facts.servers:
+            elsewhere = [other.text for each, other in files.items() if each != path]
+            file.facts.plain = find_plain_functions(file.module, file.facts.servers, elsewhere)
     done |= {path: _migrate_file(file, path, file.text) for path, file in files.items()}
     _keep_parts_of_low_level_servers(files, done)
     return {path: done[path] for path in sources}

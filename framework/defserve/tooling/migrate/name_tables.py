@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -205,6 +206,12 @@ ASGI_APP_METHODS: Final[Mapping[str, str]] = {
     "http_app": "", "streamable_http_app": "", "asgi_app": "", "sse_app": "legacy_sse=True",
 }  # fmt: skip
 """What makes an ASGI app of their server → the option of `asgi` that does the same."""
+
+SHOWN_ERRORS: Final = frozenset({"ToolError", "ResourceError", "PromptError", "NotFoundError"})
+"""Exceptions whose text a model reads."""
+
+MODULES_WITHOUT_EFFECT: Final = sys.stdlib_module_names | {"anyio", "typing_extensions"}
+"""Modules that nobody imports for what their import does."""
 
 
 # -- What a person has to look at after a program was rewritten.

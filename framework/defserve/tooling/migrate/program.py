@@ -43,6 +43,8 @@ class ProgramFacts:
     """Subclasses of their server, also of other files → whether their `__init__` is the program's own."""
     returns: dict[str, list[cst.BaseExpression]] = field(default_factory=dict[str, list[cst.BaseExpression]])
     """A function or method → what each of that name returns; of other files, too, if none here has the name."""
+    plain: set[cst.CSTNode] = field(default_factory=set[cst.CSTNode])
+    """`async def` that only serves, what it awaits, and the `asyncio.run` of it: it needs no loop any more."""
     is_package: bool = False
     """Whether the file is an `__init__.py`: what it imports may be meant for others."""
 

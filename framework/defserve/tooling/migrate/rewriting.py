@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,9 +40,11 @@ from defserve.tooling.migrate.name_tables import (
     IMPLIED_TRANSPORTS,
     ITEM_OPTIONS,
     LOG_LEVELS,
+    MODULES_WITHOUT_EFFECT,
     RENAMED_CLASSES,
     RENAMED_CONTEXT_MEMBERS,
     RENAMED_RUN_METHODS,
+    SHOWN_ERRORS,
     STANDARD_LIBRARY_NAMES,
     TOOL_HINTS,
     UNSUPPORTED_CONTEXT_MEMBERS,
@@ -62,9 +63,6 @@ from defserve.tooling.migrate.program import (
     is_rewritten_context,
     parse_quoted_annotation,
 )
-
-SHOWN = frozenset({"ToolError", "ResourceError", "PromptError", "NotFoundError"})
-"""Exceptions whose text a model reads."""
 
 
 class ProgramRewriter(cst.CSTTransformer):
@@ -319,6 +317,8 @@ class ProgramRewriter(cst.CSTTransformer):
             return made if isinstance(run, cst.Call) else cst.Call(cst.Attribute(used.value, cst.Name("run")))
         if (server := self._low_level.find_server_run_by(get_full_name_for_node(used))) is not None:
             return cst.Call(cst.Attribute(cst.Name(server), cst.Name("run")))
+        if original in self._facts.plain:
+            return updated.args[0].value if isinstance(run, cst.Call) else cst.Call(used)
         return updated
 
     def leave_Await(self, original_node: cst.Await, updated_node: cst.Await) -> cst.BaseExpression:
@@ -329,7 +329,7 @@ class ProgramRewriter(cst.CSTTransformer):
         if owner in self._facts.contexts:
             return self._of_context(call, made, verb) or updated_node
         if owner in self._facts.servers and (verb == "import_server" or verb in IMPLIED_TRANSPORTS):
-            if verb != "import_server":
+            if verb != "import_server" and original_node not in self._facts.plain:
                 self._add_note(original_node, "server.run() blocks: call it outside of an event loop")
             return made
         return updated_node
@@ -387,7 +387,7 @@ class ProgramRewriter(cst.CSTTransformer):
         name = get_full_name_for_node(raised) if raised is not None else None
         # `raise error` and `raise _failure(…)` may be a ToolError: only a class is one for sure, or none.
         is_class = name is not None and name.rpartition(".")[2][:1].isupper()
-        if any(self._within[-1:]) and is_class and self._facts.resolve_name(raised or node) not in SHOWN:
+        if any(self._within[-1:]) and is_class and self._facts.resolve_name(raised or node) not in SHOWN_ERRORS:
             self._add_note(
                 node, f"models do not read the text of {name} here: raise ToolError for what they should read"
             )
@@ -410,6 +410,8 @@ class ProgramRewriter(cst.CSTTransformer):
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
         self._within.pop()
+        if original_node in self._facts.plain:
+            return updated_node.with_changes(asynchronous=None)
         if (replaced := self._low_level.function(original_node, updated_node)) is not None:
             return replaced
         kind = self._get_item_kind(original_node)
@@ -487,10 +489,6 @@ def _make_equal_sign(parameter: cst.Param) -> Any:
 # -- Imports that the rewritten program no longer needs: `import asyncio`, where `asyncio.run` has gone.
 
 
-_WITHOUT_EFFECT = sys.stdlib_module_names | {"anyio", "typing_extensions"}
-"""Modules that nobody imports for what their import does."""
-
-
 class _UnusedImports(cst.CSTTransformer):
     """Takes away imports of names that the program used before, and does not use now."""
 
@@ -541,7 +539,9 @@ class _UnusedImports(cst.CSTTransformer):
         if source is None or (isinstance(part, cst.ImportFrom) and part.relative):
             return False
         local = (alias.evaluated_alias or alias.evaluated_name).partition(".")[0]
-        return (get_full_name_for_node(source) or "").partition(".")[0] in _WITHOUT_EFFECT and local in self._unused
+        return (get_full_name_for_node(source) or "").partition(".")[
+            0
+        ] in MODULES_WITHOUT_EFFECT and local in self._unused
 
 
 # -- What one file of a project knows from another: a server that it imports, or that its function is called with.
