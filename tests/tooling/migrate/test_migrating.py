@@ -395,6 +395,35 @@ def test_an_async_main_that_another_file_runs_stays() -> None:
     assert "async def main()" in done[Path("shop/server.py")].text
 
 
+REGISTERED = """from fastmcp import FastMCP
+mcp = FastMCP("shop")
+def price(item, *, tax=0.2):
+    raise KeyError(item)
+class Shop:
+    def stock(self, item): return 3
+    def other(self, item): return 3
+def about(name): return name
+mcp.tool()(price)
+mcp.add_tool(Shop().stock)
+mcp.resource("shop://{name}")(about)
+"""
+
+
+def test_functions_registered_by_a_call_are_rewritten_like_decorated_ones() -> None:
+    text, notes = migrate(REGISTERED)
+    assert "def price(item: Any, *, tax: Any = 0.2):" in text and "def about(name: str):" in text
+    assert "def stock(self, item: Any): return 3\n    def other(self, item): return 3" in text
+    assert (4, "models do not read the text of KeyError here: raise ToolError for what they should read") in notes
+
+
+def test_a_function_of_another_file_is_rewritten_if_a_call_registers_it_and_its_name_is_used_once() -> None:
+    app = "from fastmcp import FastMCP\nfrom .a import price, name\nm = FastMCP('x')\nm.tool(price)\nm.tool(name)\n"
+    files = {"app": app, "a": "def price(item): ...\ndef name(item): ...\n", "b": "def name(item): ...\n"}
+    done = migrate_files({Path(f"shop/{name}.py"): text for name, text in files.items()})
+    assert done[Path("shop/a.py")].text == ("from typing import Any\ndef price(item: Any): ...\ndef name(item): ...\n")
+    assert done[Path("shop/b.py")].text == files["b"]
+
+
 def test_a_low_level_server_whose_tools_are_not_listed_is_left_alone_and_reported() -> None:
     unlisted = LOW_LEVEL.replace("@app.list_tools()", "")
     text, notes = migrate(unlisted)

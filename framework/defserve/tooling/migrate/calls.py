@@ -257,6 +257,23 @@ class _SingleQuotes(cst.CSTTransformer):
         return updated_node.with_changes(value=f"{updated_node.prefix}'{updated_node.raw_value}'")
 
 
+def find_registered_names(module: cst.Module, servers: Set[str]) -> dict[str, str]:
+    """The names of functions that calls register: `mcp.tool()(price)`, `mcp.add_tool(shop.price)`."""
+    names: dict[str, str] = {}
+    for node in matchers.findall(module, matchers.Call(args=[matchers.AtLeastN(n=1)])):
+        call = cst.ensure_type(node, cst.Call)
+        used = call.func.func if isinstance(call.func, cst.Call) else call.func
+        if not isinstance(used, cst.Attribute) or get_full_name_for_node(used.value) not in servers:
+            continue
+        function, kind = call.args[0].value, used.attr.value.removeprefix("add_")
+        if isinstance(function, cst.Call) and function.args and format_node(function.func).endswith(".from_function"):
+            function = function.args[0].value
+        name = get_full_name_for_node(function) if isinstance(function, cst.Name | cst.Attribute) else None
+        if name is not None and kind in ITEM_OPTIONS:
+            names[name.rpartition(".")[2]] = kind
+    return names
+
+
 def find_plain_functions(module: cst.Module, servers: Set[str], elsewhere: Sequence[str]) -> set[cst.CSTNode]:
     """`async def main()` that awaits nothing but the running of a server: ours is not awaited, and starts its own loop.
 

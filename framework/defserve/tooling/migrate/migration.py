@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,7 +43,7 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
         import libcst as cst
     except ImportError:
         raise UsageError("migrate needs libcst, which is not installed", fix='pip install "defserve[dev]"') from None
-    from defserve.tooling.migrate.calls import find_plain_functions
+    from defserve.tooling.migrate.calls import find_plain_functions, find_registered_names
     from defserve.tooling.migrate.program import collect_program_facts, unquote_annotations
     from defserve.tooling.migrate.rewriting import SourceFile, spread_return_facts, spread_server_facts
 
@@ -72,9 +72,21 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
         if "async def" in file.text and file.facts.servers:
             elsewhere = [other.text for each, other in files.items() if each != path]
             file.facts.plain = find_plain_functions(file.module, file.facts.servers, elsewhere)
+        for name, kind in find_registered_names(file.module, file.facts.servers).items() if file.facts.servers else ():
+            _mark_registered(name, kind, file, files.values())
     done |= {path: _migrate_file(file, path, file.text) for path, file in files.items()}
     _keep_parts_of_low_level_servers(files, done)
     return {path: done[path] for path in sources}
+
+
+def _mark_registered(name: str, kind: str, file: SourceFile, files: Iterable[SourceFile]) -> None:
+    """The function of that name in the file that registers it, or in another one; if there are two, it is neither."""
+    for candidates in ((file,), files):
+        functions = [(each, node) for each in candidates for node in each.facts.functions.get(name, ())]
+        if functions:
+            if len(functions) == 1:
+                functions[0][0].facts.registered[functions[0][1]] = kind
+            return
 
 
 def _keep_parts_of_low_level_servers(files: Mapping[Path, SourceFile], done: dict[Path, Migration]) -> None:
@@ -96,7 +108,7 @@ def _migrate_file(file: SourceFile, path: Path, source: str) -> Migration:
     from defserve.tooling.migrate.rewriting import ProgramRewriter
 
     facts = file.facts
-    if not (facts.names or facts.modules or facts.servers or facts.server_classes):
+    if not (facts.names or facts.modules or facts.servers or facts.server_classes or facts.registered):
         return Migration(source, [MigrationNote(1, NOTHING_TO_MIGRATE)])
     wrapper = MetadataWrapper(file.module, unsafe_skip_copy=True)
     if inside := facts.low_level_inside:

@@ -45,6 +45,9 @@ class ProgramFacts:
     """A function or method → what each of that name returns; of other files, too, if none here has the name."""
     plain: set[cst.CSTNode] = field(default_factory=set[cst.CSTNode])
     """`async def` that only serves, what it awaits, and the `asyncio.run` of it: it needs no loop any more."""
+    functions: dict[str, list[cst.FunctionDef]] = field(default_factory=dict[str, list[cst.FunctionDef]])
+    registered: dict[cst.CSTNode, str] = field(default_factory=dict[cst.CSTNode, str])
+    """Functions that a call makes a tool, resource or prompt, such as `mcp.tool()(price)` → which of them."""
     is_package: bool = False
     """Whether the file is an `__init__.py`: what it imports may be meant for others."""
 
@@ -110,6 +113,7 @@ class _Values(cst.CSTVisitor):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._depth += 1
+        self._facts.functions.setdefault(node.name.value, []).append(node)
         annotation = node.returns.annotation if node.returns is not None else cst.Name("None")
         self._facts.returns.setdefault(node.name.value, []).append(annotation)
         returned = node.returns.annotation if node.returns is not None else node.name

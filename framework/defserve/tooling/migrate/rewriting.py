@@ -393,12 +393,12 @@ class ProgramRewriter(cst.CSTTransformer):
             )
 
     def _get_item_kind(self, node: cst.FunctionDef) -> str | None:
-        """Whether a function is a tool, a resource or a prompt, by its decorators."""
+        """Whether a function is a tool, a resource or a prompt, by its decorators, or by a call."""
         for decorator in node.decorators:
             used = decorator.decorator.func if isinstance(decorator.decorator, cst.Call) else decorator.decorator
             if isinstance(used, cst.Attribute) and self._facts.is_server(used.value):
                 return used.attr.value if used.attr.value in ITEM_OPTIONS else None
-        return None
+        return self._facts.registered.get(node)
 
     def _is_tool(self, expression: cst.BaseExpression) -> bool:
         """Whether it is `mcp.tool` or `mcp.tool(…)`."""
