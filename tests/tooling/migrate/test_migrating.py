@@ -424,6 +424,38 @@ def test_a_function_of_another_file_is_rewritten_if_a_call_registers_it_and_its_
     assert done[Path("shop/b.py")].text == files["b"]
 
 
+@pytest.mark.parametrize("content", ["from mcp.types import TextContent", "from mcp import types"])
+def test_what_a_client_of_theirs_reads_stays_theirs(content: str) -> None:
+    kind = "types.TextContent" if "import types" in content else "TextContent"
+    written = (
+        f"from mcp import ClientSession\n{content}\n"
+        f"async def test_it(session: ClientSession):\n    assert (await session.read()) == [{kind}(text='a')]\n"
+    )
+    text, notes = migrate(written)
+    assert text == written
+    assert any("their client reads it" in note.text for note in notes)
+    assert "Text('a')" in migrate(f"from fastmcp import FastMCP\n{written}").text
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (
+            "@mcp.tool(version='2')\ndef f() -> str: ...",
+            "of two with one name keep one, or give each a name of its own",
+        ),
+        ("@mcp.tool(serializer=dump)\ndef f() -> str: ...", "return the text itself"),
+        ("FastMCP('x', providers=[p])", "call server.mount(child) for each"),
+        ("from mcp import McpError\nMcpError", "raise ToolError"),
+        ("from fastmcp.server.auth.providers.github import GitHubProvider\nGitHubProvider", "OAuthProxy("),
+        ("from mcp.types import PromptMessage\nPromptMessage", "write User("),
+    ],
+)
+def test_a_note_on_what_is_not_rewritten_says_what_to_write(written: str, told: str) -> None:
+    notes = migrate(f"from fastmcp import FastMCP\nmcp = FastMCP('shop')\n{written}\n").notes
+    assert [told in note.text for note in notes] == [True]
+
+
 def test_a_low_level_server_whose_tools_are_not_listed_is_left_alone_and_reported() -> None:
     unlisted = LOW_LEVEL.replace("@app.list_tools()", "")
     text, notes = migrate(unlisted)

@@ -16,6 +16,7 @@ from libcst.helpers import get_full_name_for_node
 
 from defserve.tooling.migrate.name_tables import (
     ADDRESS_GUARD_OPTIONS,
+    DROPPED_OPTION_HINTS,
     DROPPED_OPTIONS,
     IMPLIED_TRANSPORTS,
     ITEM_OPTIONS,
@@ -50,14 +51,11 @@ def rewrite_server(call: cst.Call, name: str, add_note: AddNote) -> cst.Call:
                 kept.append(arg)
         else:
             if option not in DROPPED_OPTIONS:
-                hint = _HINTS.get(option, "it has no counterpart")
+                hint = DROPPED_OPTION_HINTS.get(option, "it has no counterpart")
                 add_note(f"the option {option}= of the server is left out: {hint}")
             kept.append(None)
     first = None if has_name else cst.Arg(make_string(name))
     return replace_arguments(call.with_changes(func=cst.Name("Server")), kept, first=first)
-
-
-_HINTS: Mapping[str, str] = {"tools": "call server.add_tool(function) for each"}
 
 
 def _refuse_to_drop(option: str, hint: str) -> str:
@@ -95,7 +93,8 @@ def _rewrite_item_option(arg: cst.Arg, name: str, kind: str, add_note: AddNote) 
         add_note(_refuse_to_drop(f"{name}= of a {kind}", PROTECTING_ITEM_OPTIONS[name]))
         return arg
     if name not in DROPPED_OPTIONS:
-        add_note(f"the option {name}= of a {kind} is left out: it has no counterpart")
+        hint = DROPPED_OPTION_HINTS.get(name, "it has no counterpart")
+        add_note(f"the option {name}= of a {kind} is left out: {hint}")
     return None
 
 

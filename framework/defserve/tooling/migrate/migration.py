@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from defserve.errors import UsageError
-from defserve.tooling.migrate.name_tables import MigrationNote
+from defserve.tooling.migrate.name_tables import (
+    CLIENT_CONTENT,
+    FOREIGN_CLIENTS,
+    FOREIGN_SERVER_CLASSES,
+    MigrationNote,
+)
 
 if TYPE_CHECKING:
     from defserve.tooling.migrate.rewriting import SourceFile
@@ -64,6 +69,9 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
         if facts.names:
             module = unquote_annotations(module, facts)
             facts = collect_program_facts(module)
+        names = set(facts.names.values())
+        if names & FOREIGN_CLIENTS and not names & FOREIGN_SERVER_CLASSES:
+            facts.left = CLIENT_CONTENT
         facts.is_package = path.name == "__init__.py"
         files[path] = SourceFile(source, module, facts)
     spread_server_facts(files)

@@ -48,6 +48,8 @@ class ProgramFacts:
     functions: dict[str, list[cst.FunctionDef]] = field(default_factory=dict[str, list[cst.FunctionDef]])
     registered: dict[cst.CSTNode, str] = field(default_factory=dict[cst.CSTNode, str])
     """Functions that a call makes a tool, resource or prompt, such as `mcp.tool()(price)` → which of them."""
+    left: frozenset[str] = frozenset()
+    """Names of theirs that this file keeps: what a client of theirs reads is theirs."""
     is_package: bool = False
     """Whether the file is an `__init__.py`: what it imports may be meant for others."""
 
@@ -56,10 +58,9 @@ class ProgramFacts:
         full = get_full_name_for_node(node)
         if full is None:
             return None
-        if full in self.names:
-            return self.names[full]
         head, _, last = full.rpartition(".")
-        return last if head in self.modules else None
+        name = self.names.get(full) or (last if head in self.modules else None)
+        return None if name in self.left else name
 
     def is_server(self, node: cst.CSTNode) -> bool:
         return get_full_name_for_node(node) in self.servers
@@ -428,7 +429,7 @@ class _Strip(cst.CSTTransformer):
             if local in self._are_used:
                 self._problems += [(use.node, describe_kept_name(use.full)) for use in self._after if use.name == local]
             return local in self._are_used
-        if self._facts.names.get(local) in RENAMED_CLASSES:
+        if self._facts.names.get(local) in RENAMED_CLASSES.keys() - self._facts.left:
             return False
         if local not in self._are_used and not self._facts.is_package:
             return False
