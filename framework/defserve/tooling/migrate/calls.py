@@ -6,7 +6,6 @@ left out, or added at an end; `replace_arguments` lays the rest out, and every c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import reduce
 
@@ -293,7 +292,7 @@ def find_plain_functions(module: cst.Module, servers: Set[str], elsewhere: Seque
         uses = matchers.findall(module, matchers.Name(name))
         if len(uses) != 1 + len(runs.get(name, ())) or name not in runs:
             continue
-        if any(re.search(rf"\.run\([\w.]*\b{name}\b", text) for text in elsewhere):
+        if any(".run(" in line and name in line for text in elsewhere for line in text.splitlines()):
             continue
         waits = matchers.findall(function.body, _WAITS)
         if waits and all(isinstance(each, cst.Await) and _is_serving(each.expression, servers) for each in waits):
