@@ -338,11 +338,130 @@ def test_the_types_of_the_sdk_in_a_signature_become_ours() -> None:
     assert isinstance(steps.loaded("low", text.replace("app", "server")), Server)
 
 
-def test_a_main_that_did_more_or_is_used_elsewhere_is_reported() -> None:
+def test_a_main_that_did_more_is_left_and_one_that_is_used_elsewhere_is_reported() -> None:
     did_more = LOW_LEVEL.replace("main():\n", "main():\n    await connect()\n")
-    assert [tuple(note) for note in migrate(f"{did_more}entry = main\n").notes] == [
-        (11, "main is left out: do the rest of it in a lifespan"),
-        (15, "main is left out: call server.run()"),
+    text, notes = migrate(did_more)
+    assert text == did_more
+    assert [tuple(note) for note in notes] == [(11, "main does more than serve: do the rest of it in a lifespan")]
+    used = migrate(f"{LOW_LEVEL}entry = main\n")
+    assert [tuple(note) for note in used.notes] == [(14, "main is left out: call server.run()")]
+
+
+ASYNC_MAIN = """import asyncio
+from fastmcp import FastMCP
+mcp = FastMCP("shop")
+async def main() -> None:
+    print("up")
+    if PORT:
+        await mcp.run_async(transport="http", port=9000)
+    else:
+        await mcp.run_stdio_async()
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_an_async_main_that_only_serves_becomes_a_plain_one() -> None:
+    text, notes = migrate(ASYNC_MAIN)
+    assert notes == []
+    assert text == (
+        'from defserve import Server\nmcp = Server("shop")\ndef main() -> None:\n    print("up")\n    if PORT:\n'
+        '        mcp.run(on="http://127.0.0.1:9000/mcp")\n    else:\n        mcp.run()\n'
+        'if __name__ == "__main__":\n    main()\n'
+    )
+    assert migrate(ASYNC_MAIN.replace("asyncio.run(main())", "anyio.run(main)")).text.endswith("    main()\n")
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ('    print("up")', "    await connect()"),
+        ('    print("up")', "    async with connect(): pass"),
+        ('    print("up")', "    asyncio.create_task(main())"),
+        ('    print("up")', "    asyncio.get_running_loop().add_signal_handler(15, stop)"),
+        ('    print("up")', "    async def later(): await sleep(1)\n    asyncio.create_task(later())"),
+        ("    asyncio.run(main())", "    loop.run_until_complete(main())"),
+    ],
+)
+def test_an_async_main_that_needs_its_loop_stays_and_is_reported(was: str, now: str) -> None:
+    text, notes = migrate(ASYNC_MAIN.replace(was, now))
+    assert "async def main()" in text
+    assert {note.text for note in notes} == {"server.run() blocks: call it outside of an event loop"}
+
+
+def test_an_async_main_that_another_file_runs_stays() -> None:
+    package = "import asyncio\nfrom . import server\ndef main(): asyncio.run(server.main())\n"
+    done = migrate_files({Path("shop/server.py"): ASYNC_MAIN, Path("shop/__init__.py"): package})
+    assert "async def main()" in done[Path("shop/server.py")].text
+
+
+REGISTERED = """from fastmcp import FastMCP
+mcp = FastMCP("shop")
+def price(item, *, tax=0.2):
+    raise KeyError(item)
+class Shop:
+    def stock(self, item): return 3
+    def other(self, item): return 3
+def about(name): return name
+mcp.tool()(price)
+mcp.add_tool(Shop().stock)
+mcp.resource("shop://{name}")(about)
+"""
+
+
+def test_functions_registered_by_a_call_are_rewritten_like_decorated_ones() -> None:
+    text, notes = migrate(REGISTERED)
+    assert "def price(item: Any, *, tax: Any = 0.2):" in text and "def about(name: str):" in text
+    assert "def stock(self, item: Any): return 3\n    def other(self, item): return 3" in text
+    assert (4, "models do not read the text of KeyError here: raise ToolError for what they should read") in notes
+
+
+def test_a_function_of_another_file_is_rewritten_if_a_call_registers_it_and_its_name_is_used_once() -> None:
+    app = "from fastmcp import FastMCP\nfrom .a import price, name\nm = FastMCP('x')\nm.tool(price)\nm.tool(name)\n"
+    files = {"app": app, "a": "def price(item): ...\ndef name(item): ...\n", "b": "def name(item): ...\n"}
+    done = migrate_files({Path(f"shop/{name}.py"): text for name, text in files.items()})
+    assert done[Path("shop/a.py")].text == ("from typing import Any\ndef price(item: Any): ...\ndef name(item): ...\n")
+    assert done[Path("shop/b.py")].text == files["b"]
+
+
+@pytest.mark.parametrize("content", ["from mcp.types import TextContent", "from mcp import types"])
+def test_what_a_client_of_theirs_reads_stays_theirs(content: str) -> None:
+    kind = "types.TextContent" if "import types" in content else "TextContent"
+    written = (
+        f"from mcp import ClientSession\n{content}\n"
+        f"async def test_it(session: ClientSession):\n    assert (await session.read()) == [{kind}(text='a')]\n"
+    )
+    text, notes = migrate(written)
+    assert text == written
+    assert any("their client reads it" in note.text for note in notes)
+    assert "Text('a')" in migrate(f"from fastmcp import FastMCP\n{written}").text
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (
+            "@mcp.tool(version='2')\ndef f() -> str: ...",
+            "of two with one name keep one, or give each a name of its own",
+        ),
+        ("@mcp.tool(serializer=dump)\ndef f() -> str: ...", "return the text itself"),
+        ("FastMCP('x', providers=[p])", "call server.mount(child) for each"),
+        ("from mcp import McpError\nMcpError", "raise ToolError"),
+        ("from fastmcp.server.auth.providers.github import GitHubProvider\nGitHubProvider", "OAuthProxy("),
+        ("from mcp.types import PromptMessage\nPromptMessage", "write User("),
+    ],
+)
+def test_a_note_on_what_is_not_rewritten_says_what_to_write(written: str, told: str) -> None:
+    notes = migrate(f"from fastmcp import FastMCP\nmcp = FastMCP('shop')\n{written}\n").notes
+    assert [told in note.text for note in notes] == [True]
+
+
+def test_a_low_level_server_whose_tools_are_not_listed_is_left_alone_and_reported() -> None:
+    unlisted = LOW_LEVEL.replace("@app.list_tools()", "")
+    text, notes = migrate(unlisted)
+    assert text == unlisted
+    assert [note.text for note in notes] == [
+        "the list of tools is not known: write a function for each, with @server.tool(schema=…)"
     ]
 
 
@@ -361,6 +480,26 @@ def test_a_low_level_server_inside_a_function_is_left_alone() -> None:
     assert [tuple(note) for note in migrate(inside).notes] == [
         (5, "the server is made in a function: move it and its functions to the module, and migrate again")
     ]
+
+
+@pytest.mark.parametrize(
+    ("made", "line", "why"),
+    [
+        (
+            "app = Server('m', on_list_tools=names, on_call_tool=call)",
+            5,
+            "made with on_list_tools, on_call_tool: write",
+        ),
+        ("class App(Server): pass", 5, "App extends a low-level server: write"),
+        ("def make():\n    return Server('m', on_call_tool=call)", 6, "the server is made in a function: move it"),
+    ],
+)
+def test_a_low_level_server_of_another_shape_is_left_alone(made: str, line: int, why: str) -> None:
+    head = "from mcp import types\nfrom mcp.server import Server\nasync def names(ctx, params): ...\n"
+    written = f"{head}async def call(ctx, params): return types.CallToolResult(content=[])\n{made}\n"
+    text, notes = migrate(written)
+    assert text == written
+    assert [note.line for note in notes] == [line] and why in notes[0].text
 
 
 def test_other_files_stay_if_their_low_level_server_is_left() -> None:

@@ -6,13 +6,16 @@ left out, or added at an end; `replace_arguments` lays the rest out, and every c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import reduce
 
 import libcst as cst
+from libcst import matchers
+from libcst.helpers import get_full_name_for_node
 
 from defserve.tooling.migrate.name_tables import (
     ADDRESS_GUARD_OPTIONS,
+    DROPPED_OPTION_HINTS,
     DROPPED_OPTIONS,
     IMPLIED_TRANSPORTS,
     ITEM_OPTIONS,
@@ -47,14 +50,11 @@ def rewrite_server(call: cst.Call, name: str, add_note: AddNote) -> cst.Call:
                 kept.append(arg)
         else:
             if option not in DROPPED_OPTIONS:
-                hint = _HINTS.get(option, "it has no counterpart")
+                hint = DROPPED_OPTION_HINTS.get(option, "it has no counterpart")
                 add_note(f"the option {option}= of the server is left out: {hint}")
             kept.append(None)
     first = None if has_name else cst.Arg(make_string(name))
     return replace_arguments(call.with_changes(func=cst.Name("Server")), kept, first=first)
-
-
-_HINTS: Mapping[str, str] = {"tools": "call server.add_tool(function) for each"}
 
 
 def _refuse_to_drop(option: str, hint: str) -> str:
@@ -92,7 +92,8 @@ def _rewrite_item_option(arg: cst.Arg, name: str, kind: str, add_note: AddNote) 
         add_note(_refuse_to_drop(f"{name}= of a {kind}", PROTECTING_ITEM_OPTIONS[name]))
         return arg
     if name not in DROPPED_OPTIONS:
-        add_note(f"the option {name}= of a {kind} is left out: it has no counterpart")
+        hint = DROPPED_OPTION_HINTS.get(name, "it has no counterpart")
+        add_note(f"the option {name}= of a {kind} is left out: {hint}")
     return None
 
 
@@ -252,6 +253,67 @@ class _SingleQuotes(cst.CSTTransformer):
         if not is_plain:
             return updated_node
         return updated_node.with_changes(value=f"{updated_node.prefix}'{updated_node.raw_value}'")
+
+
+def find_registered_names(module: cst.Module, servers: Set[str]) -> dict[str, str]:
+    """The names of functions that calls register: `mcp.tool()(price)`, `mcp.add_tool(shop.price)`."""
+    names: dict[str, str] = {}
+    for node in matchers.findall(module, matchers.Call(args=[matchers.AtLeastN(n=1)])):
+        call = cst.ensure_type(node, cst.Call)
+        used = call.func.func if isinstance(call.func, cst.Call) else call.func
+        if not isinstance(used, cst.Attribute) or get_full_name_for_node(used.value) not in servers:
+            continue
+        function, kind = call.args[0].value, used.attr.value.removeprefix("add_")
+        if isinstance(function, cst.Call) and function.args and format_node(function.func).endswith(".from_function"):
+            function = function.args[0].value
+        name = get_full_name_for_node(function) if isinstance(function, cst.Name | cst.Attribute) else None
+        if name is not None and kind in ITEM_OPTIONS:
+            names[name.rpartition(".")[2]] = kind
+    return names
+
+
+def find_plain_functions(module: cst.Module, servers: Set[str], elsewhere: Sequence[str]) -> set[cst.CSTNode]:
+    """`async def main()` that awaits nothing but the running of a server: ours is not awaited, and starts its own loop.
+
+    The function, what it awaits, and each `asyncio.run(main())`. It stays as it is if the program uses it in another
+    way, or another file of the project (`elsewhere` are their texts) runs it.
+    """
+    runs: dict[str, list[cst.CSTNode]] = {}
+    loops = matchers.Call(func=_LOOPS, args=[matchers.Arg(keyword=None, star="")])
+    for call in matchers.findall(module, loops):
+        main = cst.ensure_type(call, cst.Call).args[0].value
+        name = get_full_name_for_node(main.func if isinstance(main, cst.Call) else main)
+        runs.setdefault(name or "", []).append(call)
+    plain: set[cst.CSTNode] = set()
+    for function in module.body:
+        if not isinstance(function, cst.FunctionDef) or function.asynchronous is None or function.decorators:
+            continue
+        name = function.name.value
+        uses = matchers.findall(module, matchers.Name(name))
+        if len(uses) != 1 + len(runs.get(name, ())) or name not in runs:
+            continue
+        if any(".run(" in line and name in line for text in elsewhere for line in text.splitlines()):
+            continue
+        waits = matchers.findall(function.body, _WAITS)
+        if waits and all(isinstance(each, cst.Await) and _is_serving(each.expression, servers) for each in waits):
+            plain |= {function, *waits, *runs[name]}
+    return plain
+
+
+_LOOPS = matchers.OneOf(
+    *(matchers.Attribute(matchers.Name(package), matchers.Name("run")) for package in ("asyncio", "anyio"))
+)
+# What stands in a function that may need its loop, and is no await of a server.
+_WAITS = matchers.OneOf(
+    matchers.Await(), matchers.Asynchronous(), matchers.Yield(), matchers.FunctionDef(),
+    matchers.Name("asyncio"), matchers.Name("anyio"),
+)  # fmt: skip
+
+
+def _is_serving(awaited: cst.BaseExpression, servers: Set[str]) -> bool:
+    called = awaited.func if isinstance(awaited, cst.Call) else None
+    is_server = isinstance(called, cst.Attribute) and get_full_name_for_node(called.value) in servers
+    return is_server and cst.ensure_type(called, cst.Attribute).attr.value in (*IMPLIED_TRANSPORTS, "import_server")
 
 
 def rewrite_asgi_call(call: cst.Call, verb: str, extra: Sequence[cst.Arg], add_note: AddNote) -> cst.Call:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -46,7 +47,17 @@ CONTENT_CLASSES: Final[Mapping[str, str]] = {
 }
 """Names that become ours in annotations alone: ours are made from other values."""
 
+FOREIGN_CLIENTS: Final = frozenset(
+    "Client ClientSession stdio_client sse_client streamablehttp_client streamable_http_client"
+    " create_connected_server_and_client_session".split()
+)
+"""What a program needs to be a client of theirs."""
+
+CLIENT_CONTENT: Final = frozenset({"TextContent", *CONTENT_CLASSES})
+"""What such a client reads."""
+
 UNSUPPORTED_NAMES: Final[Mapping[str, str]] = {
+    "TextContent": "their client reads it; client.call(…) of the `client` fixture returns the value",
     "Client": "in a test, use the `client` fixture or `async with server.connect() as client`",
     "Middleware": 'write @server.around("tools/call")',
     "get_context": "take a parameter `ctx: Context`",
@@ -67,6 +78,25 @@ UNSUPPORTED_NAMES: Final[Mapping[str, str]] = {
     "JWTVerifier": "write Server(auth=JWT(…))",
     "create_proxy": "write server.mount(Command(…)) or server.mount(Remote(…))",
     "FastMCPProxy": "write server.mount(Command(…)) or server.mount(Remote(…))",
+    **dict.fromkeys(("MiddlewareContext", "CallNext"), 'write @server.around("tools/call")'),
+    **dict.fromkeys(("McpError", "MCPError", "ErrorData"), "raise ToolError for what a model should read"),
+    **dict.fromkeys(
+        ("ClientSession", "stdio_client", "StdioServerParameters", "create_connected_server_and_client_session"),
+        "in a test, use the `client` fixture or `async with server.connect() as client`",
+    ),
+    **dict.fromkeys(
+        ("AcceptedElicitation", "DeclinedElicitation", "CancelledElicitation"),
+        "ctx.ask(…) returns the value; it raises Declined or Dismissed",
+    ),
+    "GitHubProvider": 'write Server(auth=OAuthProxy("github", …))',
+    "GoogleProvider": 'write Server(auth=OAuthProxy("google", …))',
+    "TokenVerifier": "write Server(auth=…) with a class that has `verify`",
+    "AuthSettings": "write Server(auth=StaticTokens(…)), OIDC, JWT, ApiKeys or OAuthProxy",
+    "AccessToken": "ctx.principal is who calls",
+    "TransportSecuritySettings": "write server.run(on=…, allowed_hosts=[…], allowed_origins=[…])",
+    "PromptMessage": "write User(…) or Assistant(…)",
+    "Prompt": "write a function with @server.prompt",
+    "Resource": "write a function with @server.resource",
 }
 """What has no counterpart of the same shape, and what to write."""
 
@@ -110,6 +140,15 @@ ITEM_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "resource": frozenset("uri name title description mime_type annotations meta icons timeout size".split()),
     "prompt": frozenset("name title description meta icons timeout".split()),
 }
+
+DROPPED_OPTION_HINTS: Final[Mapping[str, str]] = {
+    "version": "of two with one name keep one, or give each a name of its own",
+    "serializer": "return the text itself",
+    "output_schema": "the return type says it",
+    "tools": "call server.add_tool(function) for each",
+    "providers": "call server.mount(child) for each",
+}
+"""Options that are left out → what to do instead."""
 
 RENAMED_OPTIONS: Final[Mapping[str, str]] = {"structured_output": "structured", "_meta": "meta"}
 
@@ -205,6 +244,12 @@ ASGI_APP_METHODS: Final[Mapping[str, str]] = {
     "http_app": "", "streamable_http_app": "", "asgi_app": "", "sse_app": "legacy_sse=True",
 }  # fmt: skip
 """What makes an ASGI app of their server → the option of `asgi` that does the same."""
+
+SHOWN_ERRORS: Final = frozenset({"ToolError", "ResourceError", "PromptError", "NotFoundError"})
+"""Exceptions whose text a model reads."""
+
+MODULES_WITHOUT_EFFECT: Final = sys.stdlib_module_names | {"anyio", "typing_extensions"}
+"""Modules that nobody imports for what their import does."""
 
 
 # -- What a person has to look at after a program was rewritten.

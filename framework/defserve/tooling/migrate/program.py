@@ -43,6 +43,13 @@ class ProgramFacts:
     """Subclasses of their server, also of other files → whether their `__init__` is the program's own."""
     returns: dict[str, list[cst.BaseExpression]] = field(default_factory=dict[str, list[cst.BaseExpression]])
     """A function or method → what each of that name returns; of other files, too, if none here has the name."""
+    plain: set[cst.CSTNode] = field(default_factory=set[cst.CSTNode])
+    """`async def` that only serves, what it awaits, and the `asyncio.run` of it: it needs no loop any more."""
+    functions: dict[str, list[cst.FunctionDef]] = field(default_factory=dict[str, list[cst.FunctionDef]])
+    registered: dict[cst.CSTNode, str] = field(default_factory=dict[cst.CSTNode, str])
+    """Functions that a call makes a tool, resource or prompt, such as `mcp.tool()(price)` → which of them."""
+    left: frozenset[str] = frozenset()
+    """Names of theirs that this file keeps: what a client of theirs reads is theirs."""
     is_package: bool = False
     """Whether the file is an `__init__.py`: what it imports may be meant for others."""
 
@@ -51,10 +58,9 @@ class ProgramFacts:
         full = get_full_name_for_node(node)
         if full is None:
             return None
-        if full in self.names:
-            return self.names[full]
         head, _, last = full.rpartition(".")
-        return last if head in self.modules else None
+        name = self.names.get(full) or (last if head in self.modules else None)
+        return None if name in self.left else name
 
     def is_server(self, node: cst.CSTNode) -> bool:
         return get_full_name_for_node(node) in self.servers
@@ -108,6 +114,7 @@ class _Values(cst.CSTVisitor):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._depth += 1
+        self._facts.functions.setdefault(node.name.value, []).append(node)
         annotation = node.returns.annotation if node.returns is not None else cst.Name("None")
         self._facts.returns.setdefault(node.name.value, []).append(annotation)
         returned = node.returns.annotation if node.returns is not None else node.name
@@ -140,13 +147,15 @@ class _Values(cst.CSTVisitor):
             self._facts.addresses[name] = {option: options[option] for option in known if option in options}
         elif kind == "LowLevelServer":
             self._facts.low_level.add(name)
-            if self._depth:
-                self._facts.low_level_inside.append(value)
         elif (
             isinstance(value.func, cst.Attribute)
             and self._facts.resolve_name(value.func.value) in FOREIGN_SERVER_CLASSES
         ):
             self._facts.servers.add(name)  # `FastMCP.from_openapi(…)`
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self._depth and self._facts.resolve_name(node.func) == "LowLevelServer":
+            self._facts.low_level_inside.append(node)
 
     def visit_Param(self, node: cst.Param) -> None:
         if node.annotation is None:
@@ -420,7 +429,7 @@ class _Strip(cst.CSTTransformer):
             if local in self._are_used:
                 self._problems += [(use.node, describe_kept_name(use.full)) for use in self._after if use.name == local]
             return local in self._are_used
-        if self._facts.names.get(local) in RENAMED_CLASSES:
+        if self._facts.names.get(local) in RENAMED_CLASSES.keys() - self._facts.left:
             return False
         if local not in self._are_used and not self._facts.is_package:
             return False
@@ -570,11 +579,23 @@ class LowLevelServers:
 
     def read_module(self, module: cst.Module) -> None:
         """Look through the functions of a module."""
-        if not self._facts.low_level:
+        if "LowLevelServer" not in self._facts.names.values():
             return
+        for node in matchers.findall(module, matchers.Call() | matchers.ClassDef()):
+            self._check_shape(node)
         for statement in module.body:
             if isinstance(statement, cst.FunctionDef):
                 self._look_at(statement)
+
+    def _check_shape(self, node: cst.CSTNode) -> None:
+        """Note what makes a server that can't be written here: a subclass, or one with its handlers as options."""
+        if isinstance(node, cst.ClassDef):
+            if any(self._facts.resolve_name(base) == "LowLevelServer" for base in list_bases(node)):
+                self.problems.append((node, f"{node.name.value} extends a low-level server: {HINT}"))
+        elif isinstance(node, cst.Call) and self._facts.resolve_name(node.func) == "LowLevelServer":
+            handlers = [arg.keyword.value for arg in node.args if arg.keyword and arg.keyword.value.startswith("on_")]
+            if handlers:
+                self.problems.append((node, f"the server is made with {', '.join(handlers)}: {HINT}"))
 
     def _look_at(self, function: cst.FunctionDef) -> None:
         for decorator in function.decorators:
@@ -603,7 +624,7 @@ class LowLevelServers:
                 self._mains[main] = server
                 self._note_version(function, server)
                 if any(_is_more_than_serving(each, server) for each in function.body.body):
-                    self.problems.append((function, f"{main} is left out: do the rest of it in a lifespan"))
+                    self.problems.append((function, f"{main} does more than serve: do the rest of it in a lifespan"))
 
     def _note_version(self, main: cst.FunctionDef, server: str) -> None:
         """Clients are told the version that only the options of `run` have."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,9 +40,11 @@ from defserve.tooling.migrate.name_tables import (
     IMPLIED_TRANSPORTS,
     ITEM_OPTIONS,
     LOG_LEVELS,
+    MODULES_WITHOUT_EFFECT,
     RENAMED_CLASSES,
     RENAMED_CONTEXT_MEMBERS,
     RENAMED_RUN_METHODS,
+    SHOWN_ERRORS,
     STANDARD_LIBRARY_NAMES,
     TOOL_HINTS,
     UNSUPPORTED_CONTEXT_MEMBERS,
@@ -63,9 +64,6 @@ from defserve.tooling.migrate.program import (
     parse_quoted_annotation,
 )
 
-SHOWN = frozenset({"ToolError", "ResourceError", "PromptError", "NotFoundError"})
-"""Exceptions whose text a model reads."""
-
 
 class ProgramRewriter(cst.CSTTransformer):
     """One pass over a program. `notes` are what it could not do."""
@@ -78,6 +76,8 @@ class ProgramRewriter(cst.CSTTransformer):
         self._imports = RequiredImports(facts)
         self._low_level = LowLevelServers(facts, self._imports)
         self.notes: list[MigrationNote] = []
+        self.low_level_problems: list[MigrationNote] = []
+        """Why a server of the low level could not be rewritten as a whole."""
         self._untouched: set[cst.CSTNode] = set()
         self._within: list[bool] = []
         self._classes: list[cst.ClassDef] = []
@@ -317,6 +317,8 @@ class ProgramRewriter(cst.CSTTransformer):
             return made if isinstance(run, cst.Call) else cst.Call(cst.Attribute(used.value, cst.Name("run")))
         if (server := self._low_level.find_server_run_by(get_full_name_for_node(used))) is not None:
             return cst.Call(cst.Attribute(cst.Name(server), cst.Name("run")))
+        if original in self._facts.plain:
+            return updated.args[0].value if isinstance(run, cst.Call) else cst.Call(used)
         return updated
 
     def leave_Await(self, original_node: cst.Await, updated_node: cst.Await) -> cst.BaseExpression:
@@ -327,7 +329,7 @@ class ProgramRewriter(cst.CSTTransformer):
         if owner in self._facts.contexts:
             return self._of_context(call, made, verb) or updated_node
         if owner in self._facts.servers and (verb == "import_server" or verb in IMPLIED_TRANSPORTS):
-            if verb != "import_server":
+            if verb != "import_server" and original_node not in self._facts.plain:
                 self._add_note(original_node, "server.run() blocks: call it outside of an event loop")
             return made
         return updated_node
@@ -385,18 +387,18 @@ class ProgramRewriter(cst.CSTTransformer):
         name = get_full_name_for_node(raised) if raised is not None else None
         # `raise error` and `raise _failure(…)` may be a ToolError: only a class is one for sure, or none.
         is_class = name is not None and name.rpartition(".")[2][:1].isupper()
-        if any(self._within[-1:]) and is_class and self._facts.resolve_name(raised or node) not in SHOWN:
+        if any(self._within[-1:]) and is_class and self._facts.resolve_name(raised or node) not in SHOWN_ERRORS:
             self._add_note(
                 node, f"models do not read the text of {name} here: raise ToolError for what they should read"
             )
 
     def _get_item_kind(self, node: cst.FunctionDef) -> str | None:
-        """Whether a function is a tool, a resource or a prompt, by its decorators."""
+        """Whether a function is a tool, a resource or a prompt, by its decorators, or by a call."""
         for decorator in node.decorators:
             used = decorator.decorator.func if isinstance(decorator.decorator, cst.Call) else decorator.decorator
             if isinstance(used, cst.Attribute) and self._facts.is_server(used.value):
                 return used.attr.value if used.attr.value in ITEM_OPTIONS else None
-        return None
+        return self._facts.registered.get(node)
 
     def _is_tool(self, expression: cst.BaseExpression) -> bool:
         """Whether it is `mcp.tool` or `mcp.tool(…)`."""
@@ -408,6 +410,8 @@ class ProgramRewriter(cst.CSTTransformer):
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
         self._within.pop()
+        if original_node in self._facts.plain:
+            return updated_node.with_changes(asynchronous=None)
         if (replaced := self._low_level.function(original_node, updated_node)) is not None:
             return replaced
         kind = self._get_item_kind(original_node)
@@ -453,17 +457,13 @@ class ProgramRewriter(cst.CSTTransformer):
 
     # -- the whole ---------------------------------------------------------------------------------------
 
-    @property
-    def is_incomplete(self) -> bool:
-        """Whether a server of the low level could not be rewritten as a whole."""
-        return bool(self._low_level.problems)
-
     def visit_Module(self, node: cst.Module) -> None:
         self._low_level.read_module(node)
-        for line, text in ((self._line(n), text) for n, text in (*self._low_level.problems, *self._low_level.notes)):
-            self.notes.append(MigrationNote(line, text))
+        for noted, text in self._low_level.notes:
+            self._add_note(noted, text)
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        self.low_level_problems = [MigrationNote(self._line(node), text) for node, text in self._low_level.problems]
         made = self._imports.replace_imports(updated_node)
         for node, text in self._imports.problems:
             self._add_note(node, text)
@@ -487,10 +487,6 @@ def _make_equal_sign(parameter: cst.Param) -> Any:
 
 
 # -- Imports that the rewritten program no longer needs: `import asyncio`, where `asyncio.run` has gone.
-
-
-_WITHOUT_EFFECT = sys.stdlib_module_names | {"anyio", "typing_extensions"}
-"""Modules that nobody imports for what their import does."""
 
 
 class _UnusedImports(cst.CSTTransformer):
@@ -543,7 +539,9 @@ class _UnusedImports(cst.CSTTransformer):
         if source is None or (isinstance(part, cst.ImportFrom) and part.relative):
             return False
         local = (alias.evaluated_alias or alias.evaluated_name).partition(".")[0]
-        return (get_full_name_for_node(source) or "").partition(".")[0] in _WITHOUT_EFFECT and local in self._unused
+        return (get_full_name_for_node(source) or "").partition(".")[
+            0
+        ] in MODULES_WITHOUT_EFFECT and local in self._unused
 
 
 # -- What one file of a project knows from another: a server that it imports, or that its function is called with.
