@@ -94,7 +94,7 @@ class PeerError(DefserveError):
     """The other side answered a request of ours with an error."""
 
     def __init__(self, message: str, *, code: int = -32603, data: Any = None) -> None:
-        self.message, self.code, self.data = truncate_text(message, MAX_PEER_TEXT_LENGTH), code, data
+        self.message, self.code, self.data = truncate_text(str(message), MAX_PEER_TEXT_LENGTH), code, data
         super().__init__(self.message)
 
 
@@ -126,7 +126,7 @@ class ProtocolError(DefserveError):
     code = -32603
 
     def __init__(self, message: str, *, code: int | None = None, data: Any = None) -> None:
-        self.message, self.data = truncate_text(message), truncate_error_data(data)
+        self.message, self.data = truncate_text(str(message)), truncate_error_data(data)
         if code is not None:
             self.code = code
         super().__init__(self.message)
@@ -166,7 +166,7 @@ class Refused(DefserveError):
     error_type = "refused"
 
     def __init__(self, message: str, *, data: Mapping[str, Any] | None = None) -> None:
-        self.message, self.data = truncate_text(message, MAX_PEER_TEXT_LENGTH), dict(data or {})
+        self.message, self.data = truncate_text(str(message), MAX_PEER_TEXT_LENGTH), dict(data or {})
         super().__init__(self.message)
 
 
@@ -262,8 +262,8 @@ class ToolError(DefserveError):
     error_type = "tool_error"
 
     def __init__(self, message: str, *, data: Mapping[str, Any] | None = None) -> None:
-        self.message, self.data = message, dict(data or {})
-        super().__init__(message)
+        self.message, self.data = str(message), dict(data or {})
+        super().__init__(self.message)
 
 
 class Problem(FrozenDataclass):

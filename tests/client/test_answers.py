@@ -162,6 +162,15 @@ async def test_a_state_without_questions_is_only_echoed():
         assert (await client.call_raw("t"))["echo"] == "later"
 
 
+@for_each_row("asked", [{}, {"inputRequests": {}}, {"inputRequests": {}, "requestState": 5}])
+async def test_a_server_that_asks_for_nothing_is_not_asked_again(asked: dict[str, Any]):
+    server = PretendServer({**STATELESS, "tools/call": {"resultType": "input_required", **asked}})
+    async with Client(server) as client:
+        with pytest.raises(PeerError, match="without inputRequests or requestState"):
+            await client.call("greet")
+    assert len(server.asked("tools/call")) == 1
+
+
 async def test_a_server_that_never_stops_asking_is_given_up():
     server = PretendServer({**STATELESS, "tools/call": asks_until(10_000)})
     async with Client(server, answers=Answers(ask=lambda m, s: {})) as client:

@@ -95,6 +95,17 @@ async def test_a_resource_is_read_as_contents_text_or_bytes():
             assert await client.read_text("a:b") == "é"
 
 
+async def test_bytes_that_are_no_base64_are_an_error_and_never_skipped():
+    for server in both({"resources/read": {"contents": [{"uri": "a:b", "blob": "AAE_"}]}}):
+        async with Client(server) as client:
+            with pytest.raises(PeerError, match="'a:b' is not in base64"):
+                await client.read_bytes("a:b")
+            server.replies["resources/read"] = {"contents": [{"uri": "a:b", "blob": "AA\r\nE=\n"}]}
+            assert await client.read_bytes("a:b") == b"\x00\x01"
+            server.replies["resources/read"] = {"contents": [{"uri": "a:b", "text": "x", "blob": None}]}
+            assert await client.read_text("a:b") == "x"
+
+
 async def test_prompt_arguments_travel_as_strings():
     for server in both({"prompts/get": {"messages": []}}):
         async with Client(server) as client:
@@ -174,6 +185,18 @@ async def test_a_result_that_is_no_object_is_the_peers_error():
         async with Client(server) as client:
             with pytest.raises(PeerError, match="acme/odd is not an object"):
                 await client.request("acme/odd")
+
+
+@for_each_row("kind", ["task", "partial", 5])
+async def test_a_result_of_a_type_that_was_not_offered_is_the_peers_error(kind: Any):
+    result = {"resultType": kind, "content": [{"type": "text", "text": "x"}]}
+    handshake, stateless = both({"tools/call": result})
+    async with Client(handshake) as client:  # there results have no types
+        assert await client.call("t") == "x"
+    async with Client(stateless) as client:
+        with pytest.raises(PeerError, match="the result of tools/call is of a type that this client did not offer"):
+            await client.call("t")
+        assert (await client.request("tools/call", {"name": "t"}, follow=False))["resultType"] == kind
 
 
 async def test_extra_meta_of_a_call_is_kept_beside_the_envelope():

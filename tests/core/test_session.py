@@ -18,6 +18,11 @@ STATELESS = {
 }
 
 
+class OutOfStock(ToolError):
+    def __init__(self, sku: int) -> None:
+        self.sku = sku
+
+
 class World:
     """A server whose tool `wait` ends when its gate opens."""
 
@@ -54,6 +59,18 @@ class World:
         @self.server.tool
         async def unspeakable() -> str:
             raise ToolError("no", data={"object": object()})
+
+        @self.server.tool
+        async def relay_failure() -> str:
+            raise ToolError(ValueError("no such city"))  # pyright: ignore[reportArgumentType]
+
+        @self.server.resource("bad://class")
+        async def bad_class() -> str:
+            raise OutOfStock(3)
+
+        @self.server.resource("bad://cause")
+        async def bad_cause() -> str:
+            raise ToolError(ValueError("no such city"))  # pyright: ignore[reportArgumentType]
 
         @self.server.resource("bad://data")
         async def bad() -> str:
@@ -421,6 +438,20 @@ def test_an_error_whose_own_data_has_no_json_form_is_still_an_answer(talk: Talk)
     assert talk.ask(2, "resources/read", uri="bad://data") == []
     (resource,) = talk.step()
     assert resource["error"]["code"] == -32603 and "internal error" in resource["error"]["message"]
+
+
+def test_an_error_whose_class_never_called_its_parent_is_still_an_answer(talk: Talk):
+    assert talk.ask(1, "resources/read", uri="bad://class") == []
+    (resource,) = talk.step()
+    assert resource["error"]["code"] == -32603 and "internal error" in resource["error"]["message"]
+
+
+def test_an_error_may_be_made_of_another_exception(talk: Talk):
+    (tool,) = talk.call(1, "relay_failure")
+    assert tool["result"]["isError"] and tool["result"]["content"][0]["text"] == "no such city"
+    assert talk.ask(2, "resources/read", uri="bad://cause") == []
+    (resource,) = talk.step()
+    assert resource["error"]["message"] == "no such city"
 
 
 # -- asking the peer ---------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ import collections.abc as abc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, Flag, IntEnum, StrEnum
+from math import isinf
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NewType, cast, get_args, get_origin
 
-from pydantic_core import SchemaValidator, core_schema
+from pydantic_core import SchemaValidator, core_schema, to_jsonable_python
 from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding.json_schemas import simplify_array, simplify_choices
@@ -223,7 +224,10 @@ def _field(field: Any, built: Built) -> Built:
     if given - _READ_BY_SIGNATURE - _READ_HERE - _KEYWORDS.keys():
         raise _NeedsPydantic
     core, json = built
-    json = json | {name: value for name in sorted(_READ_HERE & given) if (value := getattr(field, name)) is not None}
+    told = {name: value for name in sorted(_READ_HERE & given) if (value := getattr(field, name)) is not None}
+    if "examples" in told:
+        told["examples"] = to_jsonable_python(told["examples"])  # raises for what no list of tools could show
+    json = json | told
     return _apply_constraints((core, json), field.metadata)
 
 
@@ -235,7 +239,8 @@ def _apply_bounds(bounds: dict[str, Any], built: Built) -> Built:
         if keyword is None or not isinstance(value, int | float | str):
             raise _NeedsPydantic
         made[name] = value
-        json = json | {keyword: value}
+        if not (isinstance(value, float) and isinf(value)):  # all that JSON has is within an infinite bound
+            json = json | {keyword: value}
     SchemaValidator(cast(CoreSchema, made))  # validators are built late, and a pattern or bound may not be possible
     return cast(CoreSchema, made), json
 

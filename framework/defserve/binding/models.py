@@ -7,6 +7,7 @@ import sys
 import typing
 from collections.abc import Sequence
 from enum import Flag
+from math import isinf
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, ClassVar, Final, Literal, Union, get_args, get_origin
 
@@ -78,6 +79,11 @@ class TitlelessSchemaGenerator(GenerateJsonSchema):
             return _formatless(made, unless=made.get("format") not in ("ipv6", "regex"))
         return made
 
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        # JSON has no infinity, and all that it has is within such a bound.
+        made = super().float_schema(schema)
+        return {name: value for name, value in made.items() if not (isinstance(value, float) and isinf(value))}
+
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         made = super().default_schema(schema)
         return _formatless(made, unless=has_valid_default(made))
@@ -92,6 +98,8 @@ class TitlelessSchemaGenerator(GenerateJsonSchema):
         return _drop_title(super().typed_dict_schema(schema), schema)
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
+        if not schema["members"]:
+            raise ValueError(f"the enum {schema['cls'].__name__} has no members")
         # A member with two names is listed twice.
         members = list({id(member): member for member in schema["members"]}.values())
         made = _drop_title(super().enum_schema({**schema, "members": members}), schema)

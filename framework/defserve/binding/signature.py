@@ -642,6 +642,10 @@ TEXT_OPTION_RULE: Final = OptionRule(
     lambda value: isinstance(value, str), lambda name, value: f'write {name}="{value}"'
 )
 LIST_OPTION_RULE: Final = OptionRule(is_list_like, lambda name, value: f"write {name}=[{value!r}]")
+TEXTS_OPTION_RULE: Final = OptionRule(
+    lambda value: is_list_like(value) and all(isinstance(each, str) for each in value),
+    lambda name, value: f'write {name}=["…"]' if is_list_like(value) else f"write {name}=[{value!r}]",
+)
 OBJECT_OPTION_RULE: Final = OptionRule(is_mapping, lambda name, value: f'write {name}={{"…": …}}')
 
 

@@ -140,6 +140,8 @@ async def send_with_input_rounds(
         wanting = object_or_empty(result)
         if wanting.get("resultType") != "input_required":
             return result
+        if not wanting.get("inputRequests") and not isinstance(wanting.get("requestState"), str):
+            raise PeerError("the server asks for input without inputRequests or requestState")
         again: dict[str, Any] = {**params, "inputResponses": await answer_input_requests(wanting, answers)}
         if "requestState" in wanting:
             again["requestState"] = wanting["requestState"]

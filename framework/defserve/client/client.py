@@ -23,6 +23,7 @@ from defserve.client.eras import (
     StatelessUpdateStream,
     UpdateFilter,
     UpdateStream,
+    check_result_type,
     open_conversation,
 )
 from defserve.client.exchange import RequestHandler
@@ -420,7 +421,8 @@ class Client(ServerRequests):
         follow: bool = True,
         observer: RequestObserver | None = None,
     ) -> Json:
-        """Send any request. With `follow`, a result that is `input_required` is answered and the request repeated.
+        """Send any request. With `follow`, a result that is `input_required` is answered and the request repeated, and
+        one of a type that this request did not offer is an error.
 
         `observer` follows the request each time it is sent.
         """
@@ -433,6 +435,8 @@ class Client(ServerRequests):
             )
             if not is_object(result):
                 raise PeerError(f"the result of {method} is not an object")
+            if follow and agreement.stateless:
+                check_result_type(method, result, object_or_empty(complete.get("_meta")))
             return result
 
         send = partial(send_with_input_rounds, ask, answers=self.answers) if follow else ask

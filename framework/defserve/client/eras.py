@@ -88,6 +88,19 @@ class SessionTerms:
         return {**params, "_meta": {**self.envelope, **level, **object_or_empty(params.get("_meta"))}}
 
 
+def check_result_type(method: str, result: Json, meta: Json) -> None:
+    """Raises PeerError for a result that is not to be read as what was asked for, nor as a question.
+
+    `meta` is what the request said. An extension that it offers may have types of its own.
+    """
+    kind = result.get("resultType")
+    if kind in (None, "complete", "input_required"):
+        return
+    offered = object_or_empty(object_or_empty(meta.get(MCP_KEY_PREFIX + "clientCapabilities")).get("extensions"))
+    if not (MCP_KEY_PREFIX + "tasks" in offered if kind == "task" else offered):
+        raise PeerError(f"the result of {method} is of a type that this client did not offer to read: {kind!r:.80}")
+
+
 async def open_conversation(
     conversation: ClientConversation,
     offer: ClientOffer,

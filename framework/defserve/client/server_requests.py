@@ -84,11 +84,8 @@ class ServerRequests(ABC):
         """The bytes of a resource; texts are encoded as UTF-8."""
         contents = await self.read(uri)
         try:
-            return b"".join(
-                base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()
-                for content in contents
-            )
-        except (ValueError, TypeError):
+            return b"".join(map(_content_bytes, contents))
+        except (ValueError, AttributeError):
             raise PeerError(f"{_quote(uri)} is not in base64") from None
 
     async def skills(self) -> list[Json]:
@@ -248,6 +245,13 @@ class ToolAccessEntry(TypedDict, total=False):
 
 def _entry_type(tool: str | None) -> Json:
     return {"entry_type": "server_grant" if tool is None else "tool_grant"}
+
+
+def _content_bytes(content: Json) -> bytes:
+    if (blob := content.get("blob")) is None:
+        return str(content.get("text", "")).encode()
+    # Some servers break the lines of what they encode. Without `validate`, whatever else is no base64 is skipped.
+    return base64.b64decode("".join(blob.split()), validate=True)
 
 
 def _quote(uri: str) -> str:

@@ -510,10 +510,10 @@ class Session(ExtensionLocals):
 def encode_failure_reply(
     call: Call, error: BaseException, encode: Callable[[Call, BaseException], FinalReply]
 ) -> FinalReply:
-    """The reply, and its code if it is an error. `encode` raises ValueError for what has no form on the wire."""
+    """The reply, and its code if it is an error. `encode` raises for what has no form on the wire."""
     try:
         data, code = encode(call, error)
-    except ValueError as unspeakable:  # the error's own data
+    except Exception as unspeakable:  # the error's own data, or an author's class without `super().__init__`
         call.unsendable = unspeakable
         return encode(call, unspeakable)
     if len(data) > call.session.composition.limits.response:  # an author's message may hold anything

@@ -20,6 +20,7 @@ from defserve.core.extension import Extension
 from defserve.core.json_values import is_mapping
 from defserve.errors import UsageError
 from defserve.limits import Limits
+from defserve.protocols.mcp.items import ICONS_OPTION_RULE
 from defserve.protocols.mgp.terms import ConfirmPolicy, TrustLevel
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ SERVER_OPTION_RULES: Final[Mapping[str, OptionRule]] = {
     "trust_level": make_choice_option_rule(*get_args(TrustLevel)),
     "dialect": make_choice_option_rule(*get_args(SchemaDialectName)),
     "granted": LIST_OPTION_RULE,
-    "icons": LIST_OPTION_RULE,
+    "icons": ICONS_OPTION_RULE,
     "extensions": OptionRule(
         lambda value: is_list_like(value) and all(isinstance(one, Extension) for one in value),
         _always("give a list of objects of your subclasses of defserve.extending.Extension"),

@@ -624,3 +624,36 @@ def test_a_scalar_default_that_no_caller_could_give_is_refused(annotation: Any, 
 )
 def test_a_default_that_fits_or_is_no_scalar_is_taken(annotation: Any, default: Any) -> None:
     assert one(annotation, default).validate({}) == {}
+
+
+class Bounded(BaseModel):
+    x: float = Field(gt=0, lt=math.inf)
+
+
+@for_each_row(
+    ("annotation", "schema"),
+    [
+        (Annotated[float, Field(gt=0, lt=math.inf)], {"type": "number", "exclusiveMinimum": 0}),
+        (Annotated[float, Field(ge=-math.inf)], {"type": "number"}),
+        (Bounded, {"type": "number", "exclusiveMinimum": 0.0}),
+    ],
+    ids=named,
+)
+def test_an_infinite_bound_is_left_out_of_the_schema_because_json_has_none(annotation: Any, schema: Any) -> None:
+    published = one(annotation).publish_schema()["properties"]["x"]
+    assert published.get("properties", {"x": published})["x"] == schema
+
+
+@for_each_row(
+    ("annotation", "problem"),
+    [
+        (enum.Enum("Empty", {}), "the enum Empty has no members"),
+        (Annotated[int, Field(examples=[object()])], "Unable to serialize unknown type"),
+    ],
+    ids=named,
+)
+def test_a_schema_that_no_client_could_read_is_refused_before_it_breaks_the_list_of_all(
+    annotation: Any, problem: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"tool: parameter 'x': .* has no JSON form \({problem}"):
+        one(annotation)

@@ -38,6 +38,9 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
         "f: tool(annotations={'readOnlyHint': 'no'}) is not possible",
         "use True or False",
     ),
+    ("tool", {"tags": ["billing", 3]}, "f: tool(tags=['billing', 3]) is not possible", 'write tags=["…"]'),
+    ("tool", {"icons": [3]}, "f: tool(icons=[3]) is not possible", "write icons=[Icon(…)], or a URI"),
+    ("tool", {"icons": [{"url": "x.png"}]}, "f: tool(icons=[{'url': 'x.png'}])", "write icons=[Icon(…)], or a URI"),
     ("resource", {"mime_type": 3}, "f: resource(mime_type=3) is not possible", 'write mime_type="3"'),
     ("resource", {"listed": "no"}, "f: resource(listed='no') is not possible", "use one of True, False"),
     (
@@ -84,6 +87,33 @@ def test_values_of_the_right_kind_and_annotations_of_others_pass(kind: str, opti
 def test_the_theme_of_an_icon_is_light_or_dark():
     with pytest.raises(UsageError, match="use one of 'light', 'dark'"):
         Icon("https://x/i.png", theme="drak")
+
+
+@for_each_row("kind, option", [("tool", "meta"), ("tool", "annotations"), ("prompt", "meta"), ("resource", "meta")])
+def test_a_value_without_json_form_is_refused_before_it_breaks_the_list_of_all(kind: str, option: str):
+    with pytest.raises(UsageError, match=f"f: {kind}\\({option}=.* is not possible\n  fix: give values that JSON has"):
+        declare(kind, {option: {"example.com/x": object()}})
+
+
+def test_the_sizes_of_an_icon_are_a_list():
+    with pytest.raises(UsageError, match=r"write sizes=\['48x48', '96x96'\]"):
+        Icon("https://x/i.png", sizes="48x48 96x96")
+
+
+def test_an_icon_without_a_text_for_its_address_is_refused():
+    with pytest.raises(UsageError, match=r"Icon\(3\) is not possible"):
+        Icon(3)  # pyright: ignore[reportArgumentType]
+
+
+@for_each_row("uri", ["x://y\n", "x://y z"])
+def test_the_uri_of_a_resource_has_no_blank_in_it(uri: str):
+    with pytest.raises(UsageError, match="is not a URI"):
+        Server("t").resource(uri)(f)
+
+
+def test_the_size_of_a_resource_is_a_number():
+    with pytest.raises(UsageError, match="size='3' is no number of bytes"):
+        Server("t").resource("x://y", size="3")(f)  # pyright: ignore[reportArgumentType]
 
 
 @for_each_row("option", ["confirm", "reversible"])

@@ -16,15 +16,17 @@ from defserve.base.frozen import FrozenDataclass
 from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.binding.content import Audio, ContentPart, Embedded, Image, Link, Text
 from defserve.binding.signature import (
-    LIST_OPTION_RULE,
     OBJECT_OPTION_RULE,
     TEXT_OPTION_RULE,
+    TEXTS_OPTION_RULE,
     OptionRule,
     Signature,
     find_invalid_option,
+    is_list_like,
     make_choice_option_rule,
 )
 from defserve.core.call import Call
+from defserve.core.json_values import is_mapping
 from defserve.core.messages import EncodedJson, Params, encode_at_startup
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, LimitExceeded, TimedOut, UsageError, did_you_mean
@@ -162,10 +164,23 @@ def choose_item_name(kind: str, given: str | None, signature: Signature) -> str:
     return name
 
 
+def _holds_icons(value: Any) -> bool:
+    return is_list_like(value) and all(
+        isinstance(icon, Icon | str) or (is_mapping(icon) and isinstance(icon.get("src"), str)) for icon in value
+    )
+
+
+def _fix_icons(name: str, value: Any) -> str:
+    return f"write {name}=[{value!r}]" if not is_list_like(value) else f"write {name}=[Icon(…)], or a URI"
+
+
+ICONS_OPTION_RULE: Final = OptionRule(_holds_icons, _fix_icons)
+
 ITEM_OPTION_RULES: Final[Mapping[str, OptionRule]] = {
     **dict.fromkeys(("name", "title", "description", "mime_type", "domain"), TEXT_OPTION_RULE),
-    **dict.fromkeys(("icons", "scopes", "tags", "keywords", "display_modes"), LIST_OPTION_RULE),
+    **dict.fromkeys(("scopes", "tags", "keywords", "display_modes"), TEXTS_OPTION_RULE),
     **dict.fromkeys(("meta", "annotations", "schema"), OBJECT_OPTION_RULE),
+    "icons": ICONS_OPTION_RULE,
     **dict.fromkeys(("inline", "listed", "border", "bridge"), make_choice_option_rule(True, False)),
     "structured": make_choice_option_rule(True, False, "bare"),
 }
@@ -189,9 +204,21 @@ def check_item_options(
     """Raises UsageError for a value that an option cannot have. `hints`: the annotations that the item may have."""
     given: dict[str, Any] = vars(options)
     found = find_invalid_option(given, ITEM_OPTION_RULES) or _misspelt(given.get("annotations") or {}, hints)
+    found = found or _without_json_form(given)
     if found is not None:
         kind = type(options).__name__.removesuffix("Options").lower()
         raise UsageError(f"{signature.name}: {kind}({found[0]}) is not possible", where=signature.where, fix=found[1])
+
+
+def _without_json_form(given: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What would fail each time that the item is listed, and all others with it."""
+    for name in ("meta", "annotations"):
+        if value := given.get(name):
+            try:
+                encode_at_startup(value)
+            except ValueError as error:
+                return f"{name}={value!r}", f"give values that JSON has ({error})"
+    return None
 
 
 def _misspelt(annotations: Mapping[str, Any], hints: Mapping[str, tuple[Any, str]]) -> tuple[str, str] | None:

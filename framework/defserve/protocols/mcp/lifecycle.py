@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from defserve.base.frozen import FrozenDataclass
 from defserve.core.call import Call
@@ -254,6 +254,11 @@ class Icon(FrozenDataclass):
     def __post_init__(self) -> None:
         if self.theme not in (None, "light", "dark"):
             raise UsageError(f"Icon(theme={self.theme!r}) is not possible", fix="use one of 'light', 'dark'")
+        src, sizes = cast("Any", (self.src, self.sizes))
+        if not isinstance(src, str):
+            raise UsageError(f"Icon({src!r}) is not possible", fix="give an https: or data: URI")
+        if isinstance(sizes, str):  # as MCP had it in a draft
+            raise UsageError(f"Icon(sizes={sizes!r}) is not possible", fix=f"write sizes={sizes.split()!r}")
 
     def to_wire(self) -> dict[str, Any]:
         """The icon for the wire, without empty fields."""

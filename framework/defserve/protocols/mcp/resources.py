@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MAX_URI_LENGTH = 8 * 1024
 
 # RFC 3986: a scheme and something behind it, without blanks. Template variables are not checked here.
-URI = r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$"
+URI = r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+"
 
 
 class ResourceOptions(ItemOptions):
@@ -93,7 +93,7 @@ class Resource(Item[ResourceOptions]):
         check_item_options(options, bound.signature)
         where, names = bound.signature.where, {p.name: p for p in bound.signature.parameters}
         template = _template(uri, where) if "{" in uri else None
-        if not re.match(URI, uri):
+        if not re.fullmatch(URI, uri):
             raise UsageError(f"resource {uri!r} is not a URI", where=where, fix='give it a scheme: "config://app"')
         check_execution_options(f"resource {uri!r}", options, bound.signature)
         if problem := _problem(options):
@@ -256,7 +256,10 @@ def _join_pieces(yielded: list[Any], signature: Signature) -> Any:
 
 def _problem(options: ResourceOptions) -> str | None:
     """What would make a listing or a reading invalid on the wire."""
-    if options.ttl < 0 or (options.size or 0) < 0:
+    size: Any = options.size
+    if size is not None and not isinstance(size, int):
+        return f"size={size!r} is no number of bytes"
+    if options.ttl < 0 or (size or 0) < 0:
         return "ttl and size cannot be negative"
     if not isfinite(options.ttl):
         return f"ttl={options.ttl} is no number of seconds"

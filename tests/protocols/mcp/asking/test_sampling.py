@@ -114,7 +114,21 @@ def _refused(reply: dict[str, Any], version: str, needs: dict[str, Any]) -> None
 @pytest.mark.anyio
 async def test_a_sample_of_the_wrong_shape_is_an_error_the_model_reads():
     async with raw(server, "2025-11-25", {"sampling": {}}) as peer:
-        for wrong in (7, {}, {"role": "assistant"}, {"role": "assistant", "content": "text"}, {"content": {}}):
+        said = {"type": "text", "text": "hi"}
+        blocks = (
+            {"type": "text", "text": 5},
+            {"type": "text", "text": None},
+            {"type": "text"},
+            {"text": "hi"},
+            [said, 5],
+        )
+        wrongs = (7, {}, {"role": "assistant"}, {"role": "assistant", "content": "text"}, {"content": {}})
+        for wrong in (
+            *wrongs,
+            *({"role": "assistant", "content": block} for block in blocks),
+            {"role": "assistant", "content": said, "model": 5},
+            {"role": "assistant", "content": said, "stopReason": 5},
+        ):
             id = await peer.begin("tools/call", {"name": "with_context", "arguments": {}})
             request = json.loads(await peer.link.receive())
             await peer.send({"jsonrpc": "2.0", "id": request["id"], "result": wrong})

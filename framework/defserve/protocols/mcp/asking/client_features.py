@@ -286,11 +286,11 @@ class Sample:
 
     @property
     def text(self) -> str:
-        return "".join(part.get("text", "") for part in self.content if part.get("type") == "text")
+        return "".join(part["text"] for part in self.content if part.get("type") == "text")
 
     @property
     def model(self) -> str:
-        return self.raw.get("model", "")
+        return self.raw.get("model") or ""
 
     @property
     def stop_reason(self) -> str | None:

@@ -15,7 +15,7 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
 
 from defserve.core.call import Call, InnerCall
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import as_list, is_array, is_object
 from defserve.core.messages import Params
 from defserve.errors import Declined, Dismissed, LimitExceeded, NoBackChannel, PeerError, ToolError, UsageError
 from defserve.protocols.mcp.asking.client_features import (
@@ -248,12 +248,27 @@ def _is_form_answer(answer: Any) -> bool:
 
 
 def _is_sample(answer: Any) -> bool:
-    return is_object(answer) and "role" in answer and isinstance(answer.get("content"), dict | list)
+    if not (is_object(answer) and "role" in answer and isinstance(answer.get("content"), dict | list)):
+        return False
+    named = all(isinstance(answer.get(name), str | None) for name in ("model", "stopReason"))
+    return named and all(map(_is_content_block, as_list(answer["content"])))
+
+
+def _is_content_block(block: Any) -> bool:
+    return (
+        is_object(block)
+        and isinstance(block.get("type"), str)
+        and (block["type"] != "text" or isinstance(block.get("text"), str))
+    )
 
 
 def _is_roots(answer: Any) -> bool:
     found = answer.get("roots") if is_object(answer) else None
-    return is_array(found) and all(is_object(root) and isinstance(root.get("uri"), str) for root in found)
+    return is_array(found) and all(map(_is_root, found))
+
+
+def _is_root(root: Any) -> bool:
+    return is_object(root) and isinstance(root.get("uri"), str) and isinstance(root.get("name"), str | None)
 
 
 ANSWER_CHECKS: Mapping[str, Callable[[Any], bool]] = {
