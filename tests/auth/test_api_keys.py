@@ -263,6 +263,29 @@ async def test_the_file_is_private_and_one_that_is_not_is_not_read(tmp_path: Pat
         await ApiKeys(path, pepper=PEPPER).verify(token)
 
 
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives files to others")
+async def test_a_file_that_root_changes_still_belongs_to_the_user_of_the_server(tmp_path: Path) -> None:
+    path, lock = tmp_path / "keys.json", tmp_path / "keys.json.lock"
+    _, key = await ApiKeys(path, pepper=PEPPER).create("alice")
+    os.chown(path, 1234, 1235)
+    lock.unlink()
+    assert await ApiKeys(path, pepper=PEPPER).revoke(key.id)
+    assert [(file.stat().st_uid, file.stat().st_gid) for file in (path, lock)] == [(1234, 1235)] * 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links need rights there")
+async def test_a_key_that_is_revoked_through_a_link_is_revoked(tmp_path: Path) -> None:
+    path, link = tmp_path / "real" / "keys.json", tmp_path / "keys.json"
+    path.parent.mkdir()
+    link.symlink_to(path)
+    keys = ApiKeys(path, pepper=PEPPER)
+    token, key = await keys.create("alice")
+    assert await ApiKeys(link, pepper=PEPPER).revoke(key.id)
+    assert await keys.verify(token) is None
+    assert link.is_symlink() and not link.with_name("keys.json.lock").exists()
+
+
 async def test_a_spoiled_file_lets_nobody_in_and_is_not_overwritten(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
