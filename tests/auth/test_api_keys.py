@@ -165,6 +165,15 @@ async def test_a_busy_key_does_not_write_at_every_call(keys: ApiKeys, clock: Clo
     await keys.close()
 
 
+async def test_the_use_of_a_key_is_noted_though_the_clock_was_set_back(keys: ApiKeys, clock: Clock) -> None:
+    token, _ = await keys.create("alice")
+    assert await keys.verify(token)
+    clock.now -= 86_400
+    assert await keys.verify(token)
+    assert (await keys.keys())[0].last_used == clock.now
+    await keys.close()
+
+
 async def test_two_keys_are_never_the_same_and_have_256_bits(keys: ApiKeys) -> None:
     tokens = {(await keys.create("alice")).token for _ in range(20)}
     secrets = {token.partition(".")[2] for token in tokens}

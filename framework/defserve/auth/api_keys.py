@@ -244,7 +244,7 @@ class ApiKeys(ExplainingVerifier):
 
     async def _touch(self, key: ApiKey) -> None:
         now = self._clock()
-        if key.last_used is not None and now - key.last_used < TOUCH:
+        if key.last_used is not None and 0 <= now - key.last_used < TOUCH:  # a clock may be set back
             return
         try:
             before, after = _encode_entry(asdict(key)), _encode_entry(asdict(replace(key, last_used=now)))
