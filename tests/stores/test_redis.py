@@ -129,13 +129,21 @@ def test_a_replica_is_read_only(own_redis: RedisServer, run: Run):
 
 @pytest.mark.parametrize(
     ("setting", "value", "said"),
-    [("appendonly", "yes", ""), ("appendonly", "no", "appendonly is no"), ("appendfsync", "everysec", "is everysec")],
+    [
+        ("appendonly", "yes", ""),
+        ("appendonly", "no", "appendonly is no"),
+        ("appendfsync", "everysec", "is everysec"),
+        ("maxmemory-policy", "noeviction", ""),
+        ("maxmemory-policy", "allkeys-lru", "is allkeys-lru"),
+        ("maxmemory-policy", "volatile-ttl", "is volatile-ttl"),
+    ],
 )
 def test_opening_warns_of_a_redis_that_may_forget(
     own_redis: RedisServer, run: Run, caplog: pytest.LogCaptureFixture, setting: str, value: str, said: str
 ):
     async def story() -> None:
         store: Any = open_store(own_redis.address)
+        await (await store._redis()).config_set("maxmemory", "1gb")
         await (await store._redis()).config_set(setting, value)
         with caplog.at_level(logging.WARNING, "defserve"):
             await store.open()
