@@ -8,6 +8,7 @@ import logging
 import os
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -123,6 +124,38 @@ def test_a_replica_is_read_only(own_redis: RedisServer, run: Run):
         with pytest.raises(StoreReadOnly):
             await store.change(StoreChange("s", put={"a": b"2"}))
         await store.close()
+
+    run(story())
+
+
+def test_a_store_follows_its_address_to_another_primary(own_redis: RedisServer, run: Run):
+    async def story() -> None:
+        following = RedisServer().start()
+        primary = own_redis
+
+        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            """What a load balancer does: an open connection stays where it led."""
+            answers, requests = await asyncio.open_unix_connection(str(primary.socket))
+            with suppress(OSError):
+                await asyncio.gather(pump(reader, requests), pump(answers, writer))
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while data := await source.read(65_536):
+                sink.write(data)
+            sink.close()
+
+        balancer = await asyncio.start_server(forward, "127.0.0.1", 0)
+        store: Any = open_store(f"redis://127.0.0.1:{balancer.sockets[0].getsockname()[1]}")
+        change = StoreChange("s", put={"a": b"1"})
+        await store.change(change)
+        await store._client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        primary = following
+        with pytest.raises(StoreReadOnly):
+            await store.change(change)
+        assert await store.change(change)
+        await store.close()
+        balancer.close()
+        following.remove()
 
     run(story())
 

@@ -60,6 +60,8 @@ return 1
 class _Client(Protocol):
     """The part of `redis.asyncio.Redis` that is used."""
 
+    connection_pool: Any
+
     def hmget(self, name: str, keys: Sequence[str]) -> Awaitable[list[bytes | None]]: ...
     def hset(self, name: str, key: str, value: int) -> Awaitable[Any]: ...
     def exists(self, *names: str) -> Awaitable[int]: ...
@@ -126,9 +128,15 @@ class RedisStore:
         args += (len(change.drop), *change.drop, len(change.put))
         for name, value in change.put.items():
             args += (name, value)
-        with self.address.translate_redis_errors():
-            await self._redis()
-            return bool(await self._change([self._key(change.space)], args))
+        try:
+            with self.address.translate_redis_errors():
+                await self._redis()
+                return bool(await self._change([self._key(change.space)], args))
+        except StoreReadOnly:
+            # Behind one address, another Redis may be the primary by now: only a new connection gets there.
+            with suppress(Exception):
+                await self._client.connection_pool.disconnect(inuse_connections=False)
+            raise
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
         with self.address.translate_redis_errors():
