@@ -8,7 +8,6 @@ import logging
 import os
 import random
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from defserve.stores.redis import RedisAddress, RedisStore
 from defserve.stores.store import Store, StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
 from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to
 from tests.stores.conftest import Run
-from tests.stores.redis_server import RedisServer
+from tests.stores.redis_server import RedisServer, balancing
 from tests.waiting import until
 
 
@@ -130,32 +129,17 @@ def test_a_replica_is_read_only(own_redis: RedisServer, run: Run):
 
 def test_a_store_follows_its_address_to_another_primary(own_redis: RedisServer, run: Run):
     async def story() -> None:
-        following = RedisServer().start()
-        primary = own_redis
-
-        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            """What a load balancer does: an open connection stays where it led."""
-            answers, requests = await asyncio.open_unix_connection(str(primary.socket))
-            with suppress(OSError):
-                await asyncio.gather(pump(reader, requests), pump(answers, writer))
-
-        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-            while data := await source.read(65_536):
-                sink.write(data)
-            sink.close()
-
-        balancer = await asyncio.start_server(forward, "127.0.0.1", 0)
-        store: Any = open_store(f"redis://127.0.0.1:{balancer.sockets[0].getsockname()[1]}")
-        change = StoreChange("s", put={"a": b"1"})
-        await store.change(change)
-        await store._client.execute_command("REPLICAOF", "127.0.0.1", "1")
-        primary = following
-        with pytest.raises(StoreReadOnly):
+        primaries, change = [own_redis], StoreChange("s", put={"a": b"1"})
+        async with balancing(primaries) as address:
+            store: Any = open_store(address)
             await store.change(change)
-        assert await store.change(change)
-        await store.close()
-        balancer.close()
-        following.remove()
+            await store._client.execute_command("REPLICAOF", "127.0.0.1", "1")
+            primaries.append(RedisServer().start())
+            with pytest.raises(StoreReadOnly):
+                await store.change(change)
+            assert await store.change(change)
+            await store.close()
+        primaries[-1].remove()
 
     run(story())
 

@@ -60,8 +60,6 @@ return 1
 class _Client(Protocol):
     """The part of `redis.asyncio.Redis` that is used."""
 
-    connection_pool: Any
-
     def hmget(self, name: str, keys: Sequence[str]) -> Awaitable[list[bytes | None]]: ...
     def hset(self, name: str, key: str, value: int) -> Awaitable[Any]: ...
     def exists(self, *names: str) -> Awaitable[int]: ...
@@ -133,9 +131,7 @@ class RedisStore:
                 await self._redis()
                 return bool(await self._change([self._key(change.space)], args))
         except StoreReadOnly:
-            # Behind one address, another Redis may be the primary by now: only a new connection gets there.
-            with suppress(Exception):
-                await self._client.connection_pool.disconnect(inuse_connections=False)
+            await drop_idle_connections(self._client)
             raise
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
@@ -244,6 +240,12 @@ class RedisStore:
     def _connect(self) -> tuple[_Client, _Script]:
         client: _Client = self.address.client(socket_timeout=self._timeout, socket_connect_timeout=self._timeout)
         return client, client.register_script(_CHANGE)
+
+
+async def drop_idle_connections(client: Any) -> None:
+    """Behind one address, another Redis may be the primary by now: only a new connection gets there."""
+    with suppress(Exception):
+        await client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _literal(text: str) -> str:
