@@ -165,6 +165,15 @@ async def test_a_busy_key_does_not_write_at_every_call(keys: ApiKeys, clock: Clo
     await keys.close()
 
 
+async def test_the_use_of_a_key_is_noted_though_the_clock_was_set_back(keys: ApiKeys, clock: Clock) -> None:
+    token, _ = await keys.create("alice")
+    assert await keys.verify(token)
+    clock.now -= 86_400
+    assert await keys.verify(token)
+    assert (await keys.keys())[0].last_used == clock.now
+    await keys.close()
+
+
 async def test_two_keys_are_never_the_same_and_have_256_bits(keys: ApiKeys) -> None:
     tokens = {(await keys.create("alice")).token for _ in range(20)}
     secrets = {token.partition(".")[2] for token in tokens}
@@ -261,6 +270,29 @@ async def test_the_file_is_private_and_one_that_is_not_is_not_read(tmp_path: Pat
     path.chmod(0o644)
     with pytest.raises(IssuerUnavailable, match="can be read by others"):
         await ApiKeys(path, pepper=PEPPER).verify(token)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives files to others")
+async def test_a_file_that_root_changes_still_belongs_to_the_user_of_the_server(tmp_path: Path) -> None:
+    path, lock = tmp_path / "keys.json", tmp_path / "keys.json.lock"
+    _, key = await ApiKeys(path, pepper=PEPPER).create("alice")
+    os.chown(path, 1234, 1235)
+    lock.unlink()
+    assert await ApiKeys(path, pepper=PEPPER).revoke(key.id)
+    assert [(file.stat().st_uid, file.stat().st_gid) for file in (path, lock)] == [(1234, 1235)] * 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links need rights there")
+async def test_a_key_that_is_revoked_through_a_link_is_revoked(tmp_path: Path) -> None:
+    path, link = tmp_path / "real" / "keys.json", tmp_path / "keys.json"
+    path.parent.mkdir()
+    link.symlink_to(path)
+    keys = ApiKeys(path, pepper=PEPPER)
+    token, key = await keys.create("alice")
+    assert await ApiKeys(link, pepper=PEPPER).revoke(key.id)
+    assert await keys.verify(token) is None
+    assert link.is_symlink() and not link.with_name("keys.json.lock").exists()
 
 
 async def test_a_spoiled_file_lets_nobody_in_and_is_not_overwritten(

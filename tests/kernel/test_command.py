@@ -111,6 +111,15 @@ def test_without_a_kernel_its_verbs_say_so(tmp_path: Path) -> None:
     assert "no kernel serves" in found.stderr
 
 
+def test_an_action_after_options_is_done_and_never_serves_instead(tmp_path: Path) -> None:
+    (tmp_path / "desk.toml").write_text("")
+    for options in (["--config", "desk.toml"], ["--config=desk.toml"]):
+        found = defserve(tmp_path, *options, "restart", "wiki")
+        assert (found.returncode, found.stderr) == (4, defserve(tmp_path, "restart", "wiki", *options).stderr)
+    found = defserve(tmp_path, "--on", "http://127.0.0.1:0/mcp", "ps")
+    assert found.returncode == 1 and "write the action first: defserve kernel ps" in found.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_ended_kernel_ends_its_servers(tmp_path: Path, number: signal.Signals) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -24,9 +25,10 @@ from defserve.kernel import kernel_state
 from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.control import ask_kernel_async
 from defserve.kernel.kernel import Kernel
-from defserve.kernel.kernel_state import SharedState
+from defserve.kernel.kernel_state import KernelState, SharedState
 from defserve.kernel.shared_processes import ProcessSeatServer
-from defserve.stores.identity import identify_server
+from defserve.stores.identity import ServerStore, identify_server
+from defserve.stores.store import StoreChange
 from tests.at_address import at_address
 from tests.kernel.running import BACKEND, Running, entry
 from tests.rows import for_each_row
@@ -322,6 +324,42 @@ async def test_two_changes_at_once_are_both_kept(sqlite: str) -> None:
     # It connects again when it is needed.
     assert not one.refresh()
     one.close()
+
+
+async def test_a_kernel_hears_of_what_was_decided_after_the_store_lost_its_data(sqlite: str) -> None:
+    def decide(state: SharedState, decision: str) -> None:
+        state.update(lambda kept: kept.access.update(files=[{"agent_id": "ann", "permission": decision}]))
+
+    one, other = states = [SharedState(sqlite, identify_server("desk")) for _ in range(2)]
+    decide(one, "allow")
+    assert other.refresh()
+    with sqlite3.connect(sqlite.removeprefix("sqlite:///")) as store:
+        store.execute("DELETE FROM entries WHERE name = 'revision' OR name LIKE 'access %'")
+    decide(one, "deny")
+    assert other.refresh() and other.known.access == one.known.access
+    assert other.known.access["files"][0]["permission"] == "deny"
+    for state in states:
+        state.close()
+
+
+async def test_a_change_whose_answer_got_lost_is_made_once(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = ServerStore.change
+
+    async def write_twice(store: ServerStore, change: StoreChange) -> bool:
+        """As a client of Redis does when its connection breaks."""
+        await write(store, change)
+        return await write(store, change)
+
+    state = SharedState(sqlite, identify_server("desk"))
+    monkeypatch.setattr(ServerStore, "change", write_twice)
+
+    def count(kept: KernelState) -> None:
+        orders = kept.servers.setdefault("files", {})
+        orders["restarted"] = orders.get("restarted", 0) + 1
+
+    state.update(count)
+    assert state.known.servers == {"files": {"restarted": 1}}
+    state.close()
 
 
 # -- kernels as processes: `kill -9` of the one that owns a server

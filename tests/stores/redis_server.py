@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,25 @@ def start_shared_redis() -> RedisServer:
     server = RedisServer("--appendonly", "yes").start()
     atexit.register(server.remove)
     return server
+
+
+@asynccontextmanager
+async def balancing(primaries: list[RedisServer]) -> AsyncIterator[str]:
+    """An address that leads to the last of these. As with a load balancer, an open connection stays where it led."""
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, requests = await asyncio.open_unix_connection(str(primaries[-1].socket))
+        with suppress(OSError, asyncio.CancelledError):
+            await asyncio.gather(pump(reader, requests), pump(answers, writer))
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            sink.write(data)
+        sink.close()
+
+    balancer = await asyncio.start_server(forward, "127.0.0.1", 0)
+    yield f"redis://127.0.0.1:{balancer.sockets[0].getsockname()[1]}"
+    balancer.close()
 
 
 @contextmanager

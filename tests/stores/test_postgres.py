@@ -360,6 +360,26 @@ def test_settings_that_a_store_cannot_work_with_are_told(
     assert fix in caplog.text
 
 
+def test_a_store_is_written_again_when_its_database_is_no_longer_read_only(postgres: PostgresServer, run: Run):
+    postgres.execute("CREATE ROLE frozen LOGIN; CREATE SCHEMA frozen AUTHORIZATION frozen")
+
+    async def story() -> None:
+        change = StoreChange("s", put={"a": b"1"})
+        store = open_store(postgres.url.replace("tester@", "frozen@") + "&schema=frozen")
+        await store.change(change)
+        await store.close()
+        postgres.execute("ALTER ROLE frozen SET default_transaction_read_only = on")
+        await asyncio.gather(*(store.get("s", ["a"]) for _ in range(4)))
+        for _ in range(2):
+            with pytest.raises(StoreReadOnly):
+                await store.change(change)
+        postgres.execute("ALTER ROLE frozen RESET default_transaction_read_only")
+        assert await store.change(change)
+        await store.close()
+
+    run(story())
+
+
 def test_a_role_that_may_not_make_the_schema_is_told_what_to_do(
     postgres: PostgresServer, run: Run, caplog: pytest.LogCaptureFixture
 ):

@@ -19,7 +19,7 @@ from defserve.stores.redis import RedisAddress, RedisStore
 from defserve.stores.store import Store, StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
 from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to
 from tests.stores.conftest import Run
-from tests.stores.redis_server import RedisServer
+from tests.stores.redis_server import RedisServer, balancing
 from tests.waiting import until
 
 
@@ -127,15 +127,40 @@ def test_a_replica_is_read_only(own_redis: RedisServer, run: Run):
     run(story())
 
 
+def test_a_store_follows_its_address_to_another_primary(own_redis: RedisServer, run: Run):
+    async def story() -> None:
+        primaries, change = [own_redis], StoreChange("s", put={"a": b"1"})
+        async with balancing(primaries) as address:
+            store: Any = open_store(address)
+            await store.change(change)
+            await store._client.execute_command("REPLICAOF", "127.0.0.1", "1")
+            primaries.append(RedisServer().start())
+            with pytest.raises(StoreReadOnly):
+                await store.change(change)
+            assert await store.change(change)
+            await store.close()
+        primaries[-1].remove()
+
+    run(story())
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "said"),
-    [("appendonly", "yes", ""), ("appendonly", "no", "appendonly is no"), ("appendfsync", "everysec", "is everysec")],
+    [
+        ("appendonly", "yes", ""),
+        ("appendonly", "no", "appendonly is no"),
+        ("appendfsync", "everysec", "is everysec"),
+        ("maxmemory-policy", "noeviction", ""),
+        ("maxmemory-policy", "allkeys-lru", "is allkeys-lru"),
+        ("maxmemory-policy", "volatile-ttl", "is volatile-ttl"),
+    ],
 )
 def test_opening_warns_of_a_redis_that_may_forget(
     own_redis: RedisServer, run: Run, caplog: pytest.LogCaptureFixture, setting: str, value: str, said: str
 ):
     async def story() -> None:
         store: Any = open_store(own_redis.address)
+        await (await store._redis()).config_set("maxmemory", "1gb")
         await (await store._redis()).config_set(setting, value)
         with caplog.at_level(logging.WARNING, "defserve"):
             await store.open()

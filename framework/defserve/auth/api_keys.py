@@ -25,6 +25,7 @@ from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.files import (
     get_user_file_path,
+    give_to_owner_of,
     load_secret_file,
     make_newer_format_message,
     open_locked_file,
@@ -243,7 +244,7 @@ class ApiKeys(ExplainingVerifier):
 
     async def _touch(self, key: ApiKey) -> None:
         now = self._clock()
-        if key.last_used is not None and now - key.last_used < TOUCH:
+        if key.last_used is not None and 0 <= now - key.last_used < TOUCH:  # a clock may be set back
             return
         try:
             before, after = _encode_entry(asdict(key)), _encode_entry(asdict(replace(key, last_used=now)))
@@ -401,7 +402,11 @@ class KeyFile:
         server = self._identity.label if self._identity is not None else held.get("format", {}).get("server")
         about = {"version": FORMAT, **({"server": server} if server else {})}
         text = json.dumps({**held, "format": about}, indent=2) + "\n"
-        self._with_store_errors(lambda: replace_file(self.path, text.encode()))
+        self._with_store_errors(lambda: replace_file(self._resolve_path(), text.encode()))
+
+    def _resolve_path(self) -> Path:
+        """Where the file is. Links are followed, so that it has one content and one lock under all its names."""
+        return Path(os.path.realpath(self.path))
 
     def _check_server(self, held: dict[str, dict[str, Any]]) -> bool:
         """Whether the file names this server; not if it names none. Raises StoreUnavailable if it names another."""
@@ -431,10 +436,12 @@ class KeyFile:
     @contextmanager
     def _hold_lock(self) -> Generator[None]:
         """Hold the lock. Others wait for it for up to LOCK_SECONDS, and then raise StoreBusy."""
-        lock, until = self.path.with_name(f"{self.path.name}.lock"), time.monotonic() + LOCK_SECONDS
+        path, until = self._resolve_path(), time.monotonic() + LOCK_SECONDS
+        lock = path.with_name(f"{path.name}.lock")
         while True:
             try:
                 file = open_locked_file(lock, "the lock of the API keys,")
+                give_to_owner_of(path, file)
                 break
             except UsageError as error:
                 if not lock.exists():

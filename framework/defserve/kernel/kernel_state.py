@@ -141,7 +141,7 @@ PARTS: Final = KernelState.__slots__
 
 
 class SharedState(StateFile):
-    """What the kernels of a group remember: a value for each part and server, and a revision that each change counts.
+    """What the kernels of a group remember: a value for each part and server, and a revision that each change replaces.
 
     Those who decide wait for the store, on whatever thread they are. So it has a thread and connections of its own.
     `secret` is what only kernels of this store and this name know.
@@ -244,14 +244,18 @@ class SharedState(StateFile):
     async def _update(self, change: Callable[[KernelState], None]) -> None:
         from defserve.stores.store import KERNEL_STATE_SPACE, StoreBusy, StoreChange
 
+        # Not a count: a store that lost its data, or was restored, would come to a number that is known already.
+        revision = str(secrets.randbits(63)).encode()
         for _ in range(MAX_ATTEMPTS):
             await self._load()
+            if self._revision == revision:
+                # It was written, and the answer got lost: clients of Redis then send a change again.
+                return
             state, before = deepcopy(self.known), self._revision
             change(state)
             put, drop = _find_differences(self.known, state)
             if not put and not drop:
                 return
-            revision = str(int(before or 0) + 1).encode()
             expected = {REVISION: before or None}
             if await self._store.change(StoreChange(KERNEL_STATE_SPACE, {**put, REVISION: revision}, drop, expected)):
                 self.known, self._revision = state, revision

@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -73,7 +73,9 @@ def hold_file_lock(path: Path, seconds: float = LOCK_SECONDS) -> Generator[None]
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file as a whole, and return when it is on the disk. Raises OSError."""
     draft = path.with_name(f"{path.name}.new")
-    _write_synced(os.open(draft, os.O_WRONLY | os.O_TRUNC | _FLAGS, 0o600), content)
+    file = os.open(draft, os.O_WRONLY | os.O_TRUNC | _FLAGS, 0o600)
+    give_to_owner_of(path, file)
+    _write_synced(file, content)
     os.replace(draft, path)
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
@@ -81,6 +83,15 @@ def replace_file(path: Path, content: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def give_to_owner_of(path: Path, file: int) -> None:
+    """Give a file that is open to the owner of the one at `path`, if there is one. Only root can, and has to."""
+    if os.name == "posix" and os.geteuid() == 0:
+        with suppress(OSError):
+            status = os.stat(path)
+            if os.fstat(file).st_nlink == 1:  # or it is also another file, which somebody has linked here
+                os.fchown(file, status.st_uid, status.st_gid)
 
 
 def write_fully(file: int, content: bytes) -> None:

@@ -215,7 +215,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def borrow_connection(self) -> AsyncGenerator[AsyncConnection[Any]]:
-        """A connection outside of a transaction. It is used again unless it broke. Raises StoreBusy."""
+        """A connection outside of a transaction. It is used again unless something was wrong. Raises StoreBusy."""
         try:
             async with asyncio.timeout(self._timeout):
                 await self._room.acquire()
@@ -228,6 +228,12 @@ class ConnectionPool:
             connection = self._find_idle() or await self._connect()
             try:
                 yield connection
+            except StoreUnavailable as error:
+                if not isinstance(error, ConnectionLost):
+                    # It may be a setting such as read-only: only a new connection sees that it has changed.
+                    close_connection_now(connection)
+                    self._close_idle()
+                raise
             finally:
                 self._return_connection(connection)
         finally:
@@ -236,6 +242,9 @@ class ConnectionPool:
     def close(self) -> None:
         """Close the idle ones now, and the others when they come back. Needs no loop."""
         self._is_closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         while self._idle:
             close_connection_now(self._idle.pop()[1])
 

@@ -4,7 +4,8 @@ What the values look like is decided elsewhere; of a checkpoint, in `checkpoints
 
 The settings of Redis decide how safe an acknowledged change is. Only `appendonly yes` with `appendfsync always` keeps
 the promise of a Store. With `everysec`, a Redis that is killed may lose what it acknowledged in the last two seconds.
-Without an append-only file, it may lose everything since its last save. `open` warns about both. A script uses one key
+Without an append-only file, it may lose everything since its last save. With a `maxmemory` and a policy other than
+`noeviction`, it drops what it acknowledged when it is full. `open` warns about each. A script uses one key
 only, so a cluster works too. The hash `format` holds the format of everything under the prefix.
 """
 
@@ -96,11 +97,14 @@ class RedisStore:
             redis = await self._redis()
             await redis.ping()
         try:
-            settings = await redis.config_get("append*")
+            settings = {**await redis.config_get("append*"), **await redis.config_get("maxmemory*")}
         except Exception:
             # Hosted services refuse this command.
             return
-        for setting, value in (("appendonly", "yes"), ("appendfsync", "always")):
+        safe = [("appendonly", "yes"), ("appendfsync", "always")]
+        if settings.get("maxmemory", "0") != "0":
+            safe.append(("maxmemory-policy", "noeviction"))  # by any other, it drops something when it is full
+        for setting, value in safe:
             if settings.get(setting, value) != value:
                 log.warning(
                     "the Redis at %s may lose what it acknowledged: its %s is %s, not %s",
@@ -122,9 +126,13 @@ class RedisStore:
         args += (len(change.drop), *change.drop, len(change.put))
         for name, value in change.put.items():
             args += (name, value)
-        with self.address.translate_redis_errors():
-            await self._redis()
-            return bool(await self._change([self._key(change.space)], args))
+        try:
+            with self.address.translate_redis_errors():
+                await self._redis()
+                return bool(await self._change([self._key(change.space)], args))
+        except StoreReadOnly:
+            await drop_idle_connections(self._client)
+            raise
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
         with self.address.translate_redis_errors():
@@ -232,6 +240,12 @@ class RedisStore:
     def _connect(self) -> tuple[_Client, _Script]:
         client: _Client = self.address.client(socket_timeout=self._timeout, socket_connect_timeout=self._timeout)
         return client, client.register_script(_CHANGE)
+
+
+async def drop_idle_connections(client: Any) -> None:
+    """Behind one address, another Redis may be the primary by now: only a new connection gets there."""
+    with suppress(Exception):
+        await client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _literal(text: str) -> str:

@@ -13,7 +13,7 @@ from defserve.stores.identity import ServerIdentity
 from defserve.stores.shared import lua_scripts, worker_link
 from defserve.stores.shared.worker_link import SharedStoreLink
 from defserve.stores.store import StoreUnavailable
-from tests.stores.redis_server import client_of_own_redis
+from tests.stores.redis_server import RedisServer, balancing, client_of_own_redis
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -354,3 +354,17 @@ async def test_mail_of_a_store_with_its_clock_behind_is_not_dropped_before_it_is
     redis.xadd("p:server:name=notes:shared:mail:absent", {"t": "x"}, id="5-0")
     await link.run_script(lua_scripts.RENEW_LEASE, "absent", TTL, "0-0", "99-0")
     assert redis.xlen("p:server:name=notes:shared:mail:absent") == 1
+
+
+async def test_a_link_follows_its_address_to_another_primary() -> None:
+    primaries = [RedisServer().start()]
+    async with balancing(primaries) as address:
+        link = SharedStoreLink(address, ServerIdentity("name", "s"))
+        await link.start()
+        await link._redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+        primaries.append(RedisServer().start())
+        assert link.publish_update("t", "x") and await link.wait_until_written(10)
+        await until(lambda: link.is_up)
+        await link.stop()
+    for each in primaries:
+        each.remove()

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -56,7 +56,8 @@ FILE_ACTIONS: Final = {
 
 def main(argv: list[str]) -> int:
     words = list_kernel_commands()
-    match argv:
+    actions = words | FILE_ACTIONS
+    match _move_action_first(argv, actions):
         case ["import", *rest]:
             return import_settings(rest)
         case ["schema", *rest]:
@@ -65,7 +66,6 @@ def main(argv: list[str]) -> int:
             return run_kernel_verb(word, rest)
         case _:
             pass
-    actions = words | FILE_ACTIONS
     about = "\n".join(f"  {name:11} {text}" for name, text in actions.items())
     parser = CommandParser("defserve kernel", f"{ABOUT}\n\nactions:\n{about}", EXAMPLES)
     parser.elsewhere = dict.fromkeys(("status", "list"), "did you mean 'ps'?")
@@ -78,6 +78,8 @@ def main(argv: list[str]) -> int:
     add_serving_options(parser)
     parser.set_defaults(on=None)
     options = parser.parse_args(argv)
+    if options.action:  # it must not serve instead
+        parser.error(f"write the action first: defserve kernel {options.action} …")
     # `ps` and the like need none of it.
     from defserve.kernel.config.loading import load_kernel_config
 
@@ -99,6 +101,14 @@ def main(argv: list[str]) -> int:
     with KernelStartDisplay(kernel, is_logged=bool(options.log_level or options.log_json)):
         kernel.server.run(**read_serving_options(options))
     return EXIT_OK
+
+
+def _move_action_first(argv: list[str], actions: Container[str]) -> list[str]:
+    """`--config FILE ps` is `ps --config FILE`."""
+    at = 0
+    while argv[at : at + 1] and argv[at].startswith("--"):
+        at += 2 if argv[at] == "--config" else 1
+    return [argv[at], *argv[:at], *argv[at + 1 :]] if at < len(argv) and argv[at] in actions else argv
 
 
 # -- The servers of a kernel while they start: in place at a terminal, a line for each change elsewhere.

@@ -17,10 +17,10 @@ from defserve.base.backoff import Backoff
 from defserve.base.redaction import get_logger
 from defserve.errors import Refused
 from defserve.stores.identity import ServerIdentity
-from defserve.stores.redis import RedisAddress
+from defserve.stores.redis import RedisAddress, drop_idle_connections
 from defserve.stores.shared import lua_scripts
 from defserve.stores.shared.lua_scripts import ScriptArgument
-from defserve.stores.store import StoreUnavailable
+from defserve.stores.store import StoreReadOnly, StoreUnavailable
 
 LEASE: Final = 8.0
 BEAT: Final = LEASE / 6
@@ -177,11 +177,15 @@ class SharedStoreLink:
 
         # Each script on its way has a connection of its own.
         async with self._running:
-            with self._address.translate_redis_errors(quietly=True):
-                try:
-                    return await self._redis.execute_command("EVALSHA", sha(script), 0, self._prefix, *args)
-                except NoScriptError:
-                    return await self._redis.execute_command("EVAL", script, 0, self._prefix, *args)
+            try:
+                with self._address.translate_redis_errors(quietly=True):
+                    try:
+                        return await self._redis.execute_command("EVALSHA", sha(script), 0, self._prefix, *args)
+                    except NoScriptError:
+                        return await self._redis.execute_command("EVAL", script, 0, self._prefix, *args)
+            except StoreReadOnly:
+                await drop_idle_connections(self._redis)
+                raise
 
     def queue_script(self, script: str, *args: ScriptArgument, done: Callable[[Any], None] | None = None) -> None:
         """Run a script after those written before, again and again until Redis has taken it. `done` gets its reply."""
@@ -555,6 +559,7 @@ class OrderedWrites:
                 most = min(2 * most, BATCH)
             if taken < len(batch):
                 most = 1  # alone, a script that is refused for good says so
+                await drop_idle_connections(self._redis)
                 await asyncio.sleep(backoff.next_wait())
 
     async def _greet(self, connection: Any) -> None:

@@ -584,6 +584,20 @@ async def test_the_ledger_of_the_first_form_is_read_and_written_on(receiver: Web
         assert (await get_records(again).read_caller_subscriptions(space)).ids[first["id"]] > 0
 
 
+async def test_after_the_clock_was_set_back_an_event_does_not_wait_until_it_is_as_late_again(
+    receiver: WebhookReceiver, tmp_path: Path
+):
+    address = f"sqlite:///{tmp_path / 'git.db'}"
+    server = make_server(address, LOOPBACK)
+    async with raw(server) as peer:
+        await subscribe(peer, receiver)
+        tomorrow = get_records(server).now() + 86_400_000
+        await rewrite(server, "progress *", lambda record: {**record, "attempts": 1, "retry_at": tomorrow})
+    async with raw(make_server(address, LOOPBACK)) as peer:
+        await peer.call("push", {"repository": "x", "commits": 1})
+        assert await received(receiver, 1) == [1]
+
+
 def add_member(record: Json) -> Json:
     return {**record, "invented": 1}
 

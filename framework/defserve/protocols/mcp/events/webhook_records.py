@@ -123,6 +123,11 @@ class DeliveryProgress:
     def cursor(self) -> Cursor:
         return Cursor(self.epoch, self.number)
 
+    def count_seconds_to_retry(self, now: int) -> float:
+        """How long the next event waits. If it would be longer than ever, the clock was set back: then not at all."""
+        left = (self.retry_at - now) / 1000
+        return left if 0 < left <= MAX_RETRY_SECONDS else 0.0
+
     def to_wire(self, now: int) -> Params:
         """`deliveryStatus`: nothing in it was written by the endpoint."""
         wire: Params = {
@@ -133,7 +138,7 @@ class DeliveryProgress:
         if self.failed_since is not None:
             wire["failedSince"] = format_webhook_time(self.failed_since)
         if self.is_throttled:
-            wire |= {"throttled": True, "retryAfterMs": max(0, self.retry_at - now)}
+            wire |= {"throttled": True, "retryAfterMs": round(self.count_seconds_to_retry(now) * 1000)}
         return wire
 
 

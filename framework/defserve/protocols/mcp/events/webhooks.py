@@ -585,12 +585,12 @@ class SubscriptionDelivery:
 
     async def _go_on(self) -> None:
         """Deliver the next events, or wait for some."""
-        now, subscription, progress = self._records.now(), self._subscription, self._progress
+        subscription, progress = self._subscription, self._progress
         if self._event is None or not progress.is_active:
             await self._wait(LOOK_SECONDS)
             return
-        if progress.retry_at > now:
-            while (left := (progress.retry_at - self._records.now()) / 1000) > 0 and not self._is_changed:
+        if progress.count_seconds_to_retry(self._records.now()):
+            while (left := progress.count_seconds_to_retry(self._records.now())) and not self._is_changed:
                 await self._wait(left)
             return
         if not self._has_news:
