@@ -25,7 +25,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Commands would draw what tests read.
 os.environ.pop("FORCE_COLOR", None)
-# httpx2 tries to import it for each request to an app in this process. Where there is none, each try searched all paths.
+# httpx2 tries to import it for each request to an app in this process, and without it each try searched all paths.
 if importlib.util.find_spec("sniffio") is None:
     sys.modules["sniffio"] = None  # type: ignore[assignment]
 # What the runs of pytest that tests start do without: together these take as long to start as the rest of pytest.

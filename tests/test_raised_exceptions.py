@@ -6,7 +6,6 @@ from pathlib import Path
 
 import defserve
 
-
 # To parse all modules takes seconds, and few of them have anything like it.
 LIKE_IT = re.compile(r"\braise\b[\s(\\]*[A-Z0-9_]+\b")
 
