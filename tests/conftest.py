@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import sys
 
@@ -24,6 +25,9 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Commands would draw what tests read.
 os.environ.pop("FORCE_COLOR", None)
+# httpx2 tries to import it for each request to an app in this process, and without it each try searched all paths.
+if importlib.util.find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 # What the runs of pytest that tests start do without: together these take as long to start as the rest of pytest.
 NOT_IN_TESTS = ("schemathesis", "hypothesispytest", "anyio", "xdist", "xdist.looponfail", "timeout", "pytest_cov")
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -40,18 +41,21 @@ def test_an_answer_that_is_not_http_is_an_error_that_callers_expect(answer: byte
 def test_an_answer_whose_head_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuers, "ISSUER_TIMEOUT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
+        given_up = threading.Event()
 
         def drip() -> None:
             with server.accept()[0] as peer:
                 peer.sendall(b"HTTP/1.1 200 OK\r\na: ")
                 for _ in range(30):
                     peer.sendall(b"b")
-                    time.sleep(0.05)
+                    if given_up.wait(0.05):
+                        break
 
         dripping, began = threads.submit(drip), time.monotonic()
         with pytest.raises(OSError):
             asyncio.run(send_http_request(HttpRequest(f"http://127.0.0.1:{server.getsockname()[1]}/")))
         assert time.monotonic() - began < 1.2
+        given_up.set()
         dripping.result()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.client import events
 from defserve.errors import PeerError
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.followed_events import LoopbackReceiver
@@ -63,7 +64,8 @@ async def test_a_server_without_events_offers_none(era: str):
 
 
 @pytest.mark.parametrize("way", ["stream", "poll"])
-async def test_what_happens_is_told_until_it_is_stopped(way: str):
+async def test_what_happens_is_told_until_it_is_stopped(way: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "MAX_POLL_SECONDS", 0.02)  # the server wants five seconds
     server = make_server()
     async with inspecting(server) as inspection:
         made = await follow(inspection, way)

@@ -14,7 +14,7 @@ import pytest
 
 from defserve import Limits, Server
 from defserve.serve import network
-from defserve.serve.http1 import websocket
+from defserve.serve.http1 import connection, websocket
 from defserve.serve.http1.connection import HttpConnection
 from defserve.serve.http1.framing import MAX_HEAD_BYTES
 from defserve.serve.http1.websocket import WebSocketConnection
@@ -298,7 +298,8 @@ async def test_who_pings_and_does_not_read_is_not_read_from(calls: bool, monkeyp
         writer.transport.abort()
 
 
-async def test_a_frame_that_claims_to_be_compressed_ends_the_socket():
+async def test_a_frame_that_claims_to_be_compressed_ends_the_socket(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(websocket, "CLOSE_SECONDS", 0.1)
     async with listening(parrot()) as where:
         reader, writer, _ = await opened(where)
         writer.write(bytes([0x80 | 0x40 | 1, 0x80 | 2]) + bytes(4) + b"{}")
@@ -308,7 +309,10 @@ async def test_a_frame_that_claims_to_be_compressed_ends_the_socket():
 
 
 @for_each_row("kind", ["one frame", "fragments"])
-async def test_a_message_that_is_too_large_ends_the_socket_before_it_is_there(kind: str):
+async def test_a_message_that_is_too_large_ends_the_socket_before_it_is_there(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(websocket, "CLOSE_SECONDS", 0.1)
     async with listening(parrot(Limits(message=100_000))) as where:
         reader, writer, _ = await opened(where)
         if kind == "one frame":
@@ -387,6 +391,7 @@ async def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(
             known.append(weakref.ref(self))
 
     monkeypatch.setattr(network, "HttpConnection", KnownConnection)
+    monkeypatch.setattr(connection, "FIRST_PROBE_SECONDS", 0.01)
     server = parrot()
     gc.disable()
     try:

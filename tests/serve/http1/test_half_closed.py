@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server
+from defserve.serve.http1 import connection
 from defserve.serve.http1.connection import HttpConnection
 from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS, until
@@ -18,6 +19,12 @@ from tests.rows import for_each_row
 pytestmark = pytest.mark.anyio
 
 ACCEPT = "accept: application/json, text/event-stream"
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a client that closed its side is there."""
+    monkeypatch.setattr(connection, "FIRST_PROBE_SECONDS", 0.02)
 
 
 class Tools:

@@ -277,9 +277,14 @@ async def test_a_head_that_grows_behind_an_open_stream_is_cut_off():
                 await writer.drain()
                 await asyncio.sleep(0)
 
-        # Cut off or, by h11, no longer read.
+        growing = asyncio.create_task(grow())
+        await until(lambda: where.connections == 1 or growing.done())
+        (served,) = where.listener.state.connections
+        await until(lambda: not served.transport.is_reading() or growing.done())
+        # Cut off, or no longer read.
         with pytest.raises((ConnectionError, TimeoutError)):
-            await asyncio.wait_for(grow(), 2)
+            await asyncio.wait_for(growing, 0.3)
+        assert where.connections == 0 or not served.transport.is_reading()
 
 
 async def test_an_offer_of_http_2_is_ignored():

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.serve.http1 import websocket
 from defserve.serve.http1.websocket import MAX_CONTROL_FRAMES, PIECE_BYTES
 from tests.attack.speaking.websocket import CLOSE, CONTINUATION, PING, PONG, TEXT, frame
 from tests.listening import UPGRADE, listening, request
@@ -111,7 +112,8 @@ async def test_a_client_that_leaves_while_the_app_sends_is_no_failure_of_the_app
 
 
 @for_each_row("opcode", [PING, PONG])
-async def test_a_client_that_sends_very_many_pings_or_pongs_is_cut_off(opcode: int):
+async def test_a_client_that_sends_very_many_pings_or_pongs_is_cut_off(opcode: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(websocket, "CLOSE_SECONDS", 0.1)
     async with opened() as (reader, writer, _):
         writer.write(frame(opcode) * (MAX_CONTROL_FRAMES + 1))
         while (got := await read_frame(reader))[0] == PONG:

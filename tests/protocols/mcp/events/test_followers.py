@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from defserve.auth.principals import Principal, encode_principal
 from defserve.core.messages import Params
 from defserve.errors import DefserveError
-from defserve.protocols.mcp.events import streams, webhook_records
+from defserve.protocols.mcp.events import streams, webhook_records, webhooks
 from defserve.protocols.mcp.events.event_log import Cursor, EventLog
 from defserve.protocols.mcp.events.event_types import FilterIndex, matches_filter
 from defserve.protocols.mcp.events.extension import Events
@@ -229,6 +229,12 @@ def test_a_reader_that_misses_what_the_log_has_let_go_of_is_told(steps: list[tup
 LOOPBACK = EventSettings(allow_loopback=True, webhooks=5_000, webhooks_total=5_000)
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that began without webhooks looks soon for those that another has left."""
+    monkeypatch.setattr(webhooks, "IDLE_LOOK_SECONDS", 0.02)
+
+
 async def write_webhooks(events: Events, receiver: WebhookReceiver, wanted: Sequence[Params]) -> list[str]:
     """Webhooks in the store as another process has left them, behind the last event; their ids."""
     records, start = WebhookRecords(events.store, None), await events.log.ensure_end_cursor("pushed")
@@ -260,6 +266,7 @@ def find_events(server: Any) -> Events:
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("impatient")
 async def test_an_event_that_passes_a_webhook_is_not_written_down_and_nothing_comes_twice_after_a_restart(
     address: str,
 ):
@@ -288,6 +295,7 @@ async def test_an_event_that_passes_a_webhook_is_not_written_down_and_nothing_co
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("impatient")
 async def test_an_idle_webhook_is_written_down_before_the_log_lets_go_of_what_passed_it(tmp_path: Any):
     address = f"sqlite:///{tmp_path / 'events.db'}"
     small = EventSettings(allow_loopback=True, max_events=50)

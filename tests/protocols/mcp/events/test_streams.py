@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from defserve.auth import ApiKeys
+from defserve.auth import ApiKeys, live_credentials
 from tests.asgi import Web
 from tests.listening import listening
 from tests.protocols.mcp.events.repositories import SEP, SUBSCRIPTION, Push, make_server, open_stream, poll
@@ -94,7 +94,8 @@ async def test_a_stream_over_http_ends_when_its_client_leaves():
         await until(lambda: not events._streams)
 
 
-async def test_a_stream_ends_with_the_key_it_was_opened_with():
+async def test_a_stream_ends_with_the_key_it_was_opened_with(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live_credentials.LiveCredentials.__init__, "__defaults__", (0.02,))
     keys = ApiKeys("memory:")
     made = await keys.create("ci", permissions=["ToolsListAll"])
     server = make_server(auth=keys)

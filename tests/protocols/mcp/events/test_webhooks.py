@@ -665,9 +665,12 @@ from defserve.protocols.mcp.events import webhooks as deliveries
 from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
 from defserve.server import EventSettings
+from defserve.stores import store as leases
 from tests.protocols.mcp.events.repositories import Push, make_server
 from tests.raw import raw
 
+# The next process waits for the lease of one that was killed.
+leases.TTL, leases.RENEWED_EVERY = 1.0, 0.25
 deliveries.LOOK_SECONDS = deliveries.IDLE_LOOK_SECONDS = webhook_records.FIRST_RETRY_SECONDS = 0.05
 
 async def main():
