@@ -10,12 +10,11 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import ceil
 from typing import Final, NamedTuple
 
 from defserve.client.replies import Json
-from defserve.errors import UsageError
+from defserve.errors import UsageError, find_nearest_names
 from defserve.inspector.recording.recorder import RecordedMessage, Recorder
 
 
@@ -265,7 +264,7 @@ def _term(text: str, start: int) -> Term:
 def _resolve_name(name: str, start: int, stop: int) -> str:
     if (lower := name.lower()) in NAMES:
         return lower
-    near = get_close_matches(lower, (*NAMES, "not"), 1)
+    near = find_nearest_names(lower, (*NAMES, "not"))
     told = f"write {near[0]}:" if near else f"use one of {', '.join(f'{each}:' for each in (*NAMES, 'not'))}"
     raise InvalidFilter(f"{name}: is not known", start, stop, f"{told}, or put the word in quotes")
 
