@@ -157,7 +157,7 @@ def _main(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
         from defserve.cli.screen import format_help, show_stdout
 
-        show_stdout(*format_help(usage()))
+        show_stdout(*format_help(format_usage()))
         return EXIT_OK if args else EXIT_FAILURE
     if args[0] == "--version":
         print(f"defserve {VERSION}")
@@ -167,7 +167,7 @@ def _main(args: list[str]) -> int:
     return _run(args[0], args[1:])
 
 
-def usage() -> str:
+def format_usage() -> str:
     """The text of `defserve --help`."""
     width = max(map(len, COMMANDS))
     groups = "\n\n".join(

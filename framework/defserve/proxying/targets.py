@@ -299,7 +299,7 @@ class SpareChildren:
         self._is_open = True
         self._fill_soon()
 
-    def take(self, *, is_for_one_call: bool) -> ClientLink | None:
+    def take_child(self, *, is_for_one_call: bool) -> ClientLink | None:
         """A child that nobody else gets, if there is one. Another is started in its place."""
         if is_for_one_call and self._wanted is None:
             self._is_asked_for = True

@@ -82,7 +82,7 @@ class ItemDefinition:
         audience = ui.get("visibility") if is_mapping(ui) else None
         return 0 if is_array(audience) and "model" not in audience else estimate_definition_tokens(self.wire)
 
-    def texts(self) -> Iterator[tuple[str, str]]:
+    def iter_model_texts(self) -> Iterator[tuple[str, str]]:
         """Every text that a model reads, each with its place."""
         for member in ("name", "title", "description"):
             if self.wire.get(member):
