@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from defserve.errors import DefserveError
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.page_server import inspecting
+from defserve.inspector.page_server import serve_inspector
 from defserve.serve.lifespans import connect_in_memory
 
 from .accessibility import serious
@@ -72,7 +72,7 @@ def inspector_of(target: InspectionTarget) -> Generator[InspectorBeside]:
 
     async def main() -> None:
         ending.append(asyncio.Event())
-        async with inspecting(target) as running:
+        async with serve_inspector(target) as running:
             made.append(InspectorBeside(running.url, running.inspection, asyncio.get_running_loop()))
             started.set()
             await ending[0].wait()

@@ -124,7 +124,7 @@ def test_a_call_is_shown_with_its_state_and_runs_again_from_there(browser: Brows
     assert browser.page(f"{ROWS}.filter(each => /tools.call\\s+add_plant/.test(each.innerText)).length === 2")
 
     async def count(inspection: Inspection) -> int:
-        return len(await inspection.states.open_tree("stateless", "beds.edit", None).checkpoints())
+        return len(await inspection.states.open_tree("stateless", "beds.edit", None).list_checkpoints())
 
     wait_until(lambda: panel.run(count) == 4)  # a call is shown before it is answered
     assert panel.inspection.recorder.count > before

@@ -201,14 +201,14 @@ def test_what_is_not_safe_is_asked_about_before_it_is_sent_again(browser: Browse
     assert browser.page("document.activeElement.textContent === 'Leave it'")
     browser.key("Escape")
     assert browser.page("!document.querySelector('[role=alertdialog]')")
-    calls = [each for each in panel.inspection.recorder.slice(before, 10**9) if each.method == "tools/call"]
+    calls = [each for each in panel.inspection.recorder.get_messages(before, 10**9) if each.method == "tools/call"]
     assert calls == []
     browser.press(".dtabs [aria-label='Send again in both']")
     browser.press("[role=alertdialog] .btn.danger")
     assert browser.page(f"{DRAWER}.querySelector('[aria-selected=true]').innerText.includes('difference')")
     calls = [
         each
-        for each in panel.inspection.recorder.slice(before, 10**9)
+        for each in panel.inspection.recorder.get_messages(before, 10**9)
         if each.method == "tools/call" and each.kind == "request"
     ]
     assert {each.era for each in calls} == set(ERAS)

@@ -21,14 +21,14 @@ from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from defserve.cli import main
-from defserve.cli.commands.audit import page as audit_page
+from defserve.cli.commands.audit import iter_report_lines as audit_page
 from defserve.cli.commands.dev import DevScreen, PlainConsole, format_dev_start
 from defserve.cli.commands.doctor import DoctorFinding
-from defserve.cli.commands.doctor import page as doctor_page
+from defserve.cli.commands.doctor import iter_finding_lines as doctor_page
 from defserve.cli.commands.kernel import KernelStartDisplay
 from defserve.cli.commands.state import drawing, operations, short_ids
 from defserve.cli.commands.top import ToolFigures, TopSnapshot
-from defserve.cli.commands.top import page as top_page
+from defserve.cli.commands.top import iter_snapshot_lines as top_page
 from defserve.cli.kernel_actions import ps_lines, search_lines
 from defserve.cli.screen import show_block_stream, show_start_at_terminal, show_stderr, show_stdout
 from defserve.cli.terminal_answers import make_terminal_answers

@@ -18,7 +18,7 @@ from defserve.cli.commands.call import (
     render_waterfall,
     unknown_tool,
 )
-from defserve.cli.target_connection import MORE, brief
+from defserve.cli.target_connection import MORE, shorten_traceback
 from defserve.cli.terminal_answers import PreparedAnswers, make_terminal_answers
 from defserve.client.answers import maybe_await
 from defserve.client.targets import INSTALLED_CODE_FOLDERS, PACKAGE_FOLDER
@@ -404,9 +404,11 @@ def test_a_refusal_is_a_sentence_and_with_verbose_also_its_details(defserve: Run
 def test_a_traceback_of_packages_alone_only_loses_our_frames():
     ours = f'  File "{PACKAGE_FOLDER}/x.py", line 1, in a\n    a()\n'
     text = f'Traceback:\n{ours}  File "{INSTALLED_CODE_FOLDERS[0]}/y.py", line 2, in b\nE: e\n'
-    assert brief(text) == f'Traceback:\n  File "{INSTALLED_CODE_FOLDERS[0]}/y.py", line 2, in b\nE: e\n{MORE}'
-    assert brief("no traceback\n") == "no traceback\n"
-    assert brief(f"Traceback (most recent call last):\n{ours}E: e") == f"E: e\n{MORE}"
+    assert (
+        shorten_traceback(text) == f'Traceback:\n  File "{INSTALLED_CODE_FOLDERS[0]}/y.py", line 2, in b\nE: e\n{MORE}'
+    )
+    assert shorten_traceback("no traceback\n") == "no traceback\n"
+    assert shorten_traceback(f"Traceback (most recent call last):\n{ours}E: e") == f"E: e\n{MORE}"
 
 
 OBJECTS = """from pydantic import BaseModel

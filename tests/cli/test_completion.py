@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from defserve.cli import COMMANDS
-from defserve.cli.commands.completion import commands
+from defserve.cli.commands.completion import list_commands
 from defserve.client.known_clients import KNOWN_CLIENTS
 from tests.cli.running import Run
 from tests.cli.shells import WAYS
@@ -31,7 +31,7 @@ def offers(request: pytest.FixtureRequest, defserve: Run, tmp_path: Path) -> Off
 
 
 def test_the_tree_has_every_command_with_its_help():
-    found = {command.words: command for command in commands(COMMANDS)}
+    found = {command.words: command for command in list_commands(COMMANDS)}
     assert {words[0] for words in found} == set(COMMANDS)
     assert all(any("--help" in option.flags for option in command.options) for command in found.values())
     assert {words for words in found if words[0] == "keys"} == {
@@ -43,7 +43,7 @@ def test_the_tree_has_every_command_with_its_help():
 def test_every_command_option_and_choice_is_in_the_script(defserve: Run, shell: str):
     code, out, _ = defserve("completion", shell)
     assert code == 0
-    for command in commands(COMMANDS):
+    for command in list_commands(COMMANDS):
         assert command.words[-1] in out
         for option in command.options:
             flags = [flag.lstrip("-") if shell == "fish" else flag for flag in option.flags]

@@ -50,11 +50,11 @@ def finding(state: doctor.State) -> doctor.DoctorFinding:
     ],
 )
 def test_the_last_line_is_the_verdict(states: list[doctor.State], last: str):
-    assert list(doctor.page([finding(state) for state in states]))[-2:] == ["", last]
+    assert list(doctor.iter_finding_lines([finding(state) for state in states]))[-2:] == ["", last]
 
 
 def test_what_is_not_used_is_no_reproach():
-    unused, missing = (list(doctor.page([finding(state)])) for state in ("unused", "missing"))
+    unused, missing = (list(doctor.iter_finding_lines([finding(state)])) for state in ("unused", "missing"))
     assert not any("fix:" in line for line in unused)
     assert any("fix:" in line for line in missing)
 

@@ -14,7 +14,7 @@ from defserve import Server
 from defserve.client.link import ClientLink
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.page_server import PAGE_HANDLERS, RunningInspector, inspecting
+from defserve.inspector.page_server import PAGE_HANDLERS, RunningInspector, serve_inspector
 from defserve.inspector.protocol import PageRequest
 from defserve.serve.lifespans import connect_in_memory
 from tests.inspector.greenhouse import server as greenhouse
@@ -63,7 +63,7 @@ def do() -> Run:
 @pytest.fixture
 async def running() -> AsyncIterator[RunningInspector]:
     """An inspector of the greenhouse, on a port of this machine."""
-    async with inspecting(target_of(greenhouse)) as inspector:
+    async with serve_inspector(target_of(greenhouse)) as inspector:
         yield inspector
 
 

@@ -109,7 +109,9 @@ async def test_who_signs_in_at_the_page_is_connected_until_they_sign_out() -> No
         await until(lambda: it.account == {"state": "idle", "kept": None})
 
         # Neither pages nor the record of messages ever had a secret.
-        shown = [it.inspection.recorder.describe_message(entry.seq) for entry in it.inspection.recorder.slice(0, 999)]
+        shown = [
+            it.inspection.recorder.describe_message(entry.seq) for entry in it.inspection.recorder.get_messages(0, 999)
+        ]
         whole = json.dumps([it.told, shown, hello], default=str)
         secrets = [form.get(name) for form in it.there.forms for name in ("code", "code_verifier", "refresh_token")]
         assert "authorization" in whole and [each for each in filter(None, secrets) if each in whole] == []

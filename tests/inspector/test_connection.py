@@ -68,7 +68,7 @@ async def test_the_newest_era_is_agreed_on_and_the_other_opened_when_it_is_used(
         assert (await do(inspection, "era.open"))["era"] == "stateless"
         assert list(inspection.connections) == ["stateless"]
         assert (await do(inspection, "era.open", era="handshake"))["server"]["name"] == "greenhouse"
-        assert {entry.era for entry in inspection.recorder.slice(0, 99)} >= {"stateless", "handshake"}
+        assert {entry.era for entry in inspection.recorder.get_messages(0, 99)} >= {"stateless", "handshake"}
         with pytest.raises(BadMessage, match="unknown era"):
             await do(inspection, "era.open", era="bronze")
 
@@ -139,7 +139,9 @@ async def test_a_server_that_wants_a_sign_in_is_said_how_and_tried_again(do: Run
                 await do(inspection, "connection.retry")
                 await until(lambda: inspection.connection().state == "open")
                 assert len((await do(inspection, "tools.list"))["tools"]) == 1
-            shown = [inspection.recorder.describe_message(entry.seq) for entry in inspection.recorder.slice(0, 99)]
+            shown = [
+                inspection.recorder.describe_message(entry.seq) for entry in inspection.recorder.get_messages(0, 99)
+            ]
             assert "authorization" in str(shown) and "access-1" not in str(shown)
 
 

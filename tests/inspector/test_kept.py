@@ -14,7 +14,7 @@ from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError
 from defserve.inspector import kept_calls
 from defserve.inspector.kept_calls import count_result_tokens, summarize_result
-from defserve.inspector.page_server import inspecting
+from defserve.inspector.page_server import serve_inspector
 from defserve.inspector.protocol import BadMessage
 from tests.inspector.conftest import Inspect, Run, opened, target_of
 from tests.waiting import until
@@ -66,7 +66,7 @@ def steady(value: Any) -> Any:
 
 async def test_page_and_host_say_what_the_golden_file_has():
     """After a change: delete the file, run this again, and look at the difference."""
-    async with inspecting(target_of(server(), "stateless")) as running, opened(running) as page:
+    async with serve_inspector(target_of(server(), "stateless")) as running, opened(running) as page:
         said: list[Any] = []
         for verb, arguments in (
             ("tools.call", {"tool": "count", "arguments": {"to": 2}}),

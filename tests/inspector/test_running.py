@@ -51,7 +51,7 @@ async def test_the_address_is_printed_and_the_browser_opened_if_wanted(
 
 async def test_a_port_that_is_taken_is_told(running: RunningInspector):
     with pytest.raises(UsageError, match="cannot listen"):
-        async with room.inspecting(target_of(server), running.access.port):
+        async with room.serve_inspector(target_of(server), running.access.port):
             pass
 
 

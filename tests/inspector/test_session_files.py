@@ -153,7 +153,7 @@ async def test_the_tree_of_a_state_is_saved_with_its_contents(inspect: Inspect, 
         await client.call("add_bed", name="fern")
         await client.call("add_plant", bed="fern", plant="moss")
         text = await save(do, inspection)
-        head = await inspection.states.open_tree(era, BEDS, None).head()
+        head = await inspection.states.open_tree(era, BEDS, None).get_head_id()
     async with Inspection(make_session_target(opened(text))) as saved:
         told = await do(saved, "state.sets", era=era)
         beds = next(each for each in told["sets"] if each["name"] == BEDS)
@@ -355,7 +355,7 @@ async def test_what_a_file_says_of_other_messages_is_believed_only_where_it_can_
             message(seq=10, kind="notice", of=8),
         )
     )
-    asked, answer, lone, notice = session.recorder.slice(0, 4)
+    asked, answer, lone, notice = session.recorder.get_messages(0, 4)
     assert (asked.seq, asked.of, answer.of) == (0, 1, 0)
     assert lone.of is None and notice.of is None
     assert answer.time == asked.time  # time does not run backwards

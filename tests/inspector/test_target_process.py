@@ -118,7 +118,7 @@ async def test_both_eras_talk_to_one_process(fragile: Inspection, do: Run):
 
 async def test_a_crash_ends_running_calls_and_says_how_with_the_last_lines(fragile: Inspection, do: Run):
     resting = asyncio.ensure_future(do(fragile, "tools.call", tool="rest", arguments={}))
-    await until(lambda: any(entry.about == "rest" for entry in fragile.recorder.slice(0, 99)))
+    await until(lambda: any(entry.about == "rest" for entry in fragile.recorder.get_messages(0, 99)))
     async with crashed(fragile, do) as told:
         assert told == "fragile.py exited with 3"
     with pytest.raises(PeerGone, match="exited with 3"):
@@ -144,7 +144,7 @@ async def test_it_is_started_again_by_hand_and_what_was_recorded_stays(fragile: 
 async def test_a_server_that_hangs_is_ended_and_started_again(fragile: Inspection, do: Run):
     await do(fragile, "tools.list")
     hanging = asyncio.ensure_future(do(fragile, "tools.call", tool="hang", arguments={}))
-    await until(lambda: any(entry.about == "hang" for entry in fragile.recorder.slice(0, 99)))
+    await until(lambda: any(entry.about == "hang" for entry in fragile.recorder.get_messages(0, 99)))
     await do(fragile, "connection.restart")
     with pytest.raises(PeerGone, match=r"fragile\.py was ended"):
         await hanging
@@ -232,7 +232,7 @@ async def test_its_checkpoints_are_read_where_they_are_kept(tmp_path: Path, do: 
         state = find("git.commit")
         assert state is not None
         assert state.facts == {"store": "memory", "keep": 1000, "undoes": True, "opaque": True}
-        assert await state.owners("git.commit") == []
+        assert await state.list_owners("git.commit") == []
         assert (await do(inspection, "state.sets"))["sets"]
 
 
@@ -346,7 +346,7 @@ async def test_the_waterfall_stays_with_the_call_and_its_request(tmp_path: Path,
         shown = inspection.recorder.describe_message(request.seq)
         assert shown is not None and shown["waterfall"] == again["waterfall"] == done["waterfall"]
         # Nothing of it went over the protocol.
-        answer = inspection.recorder.body(request.of or 0) or b""
+        answer = inspection.recorder.get_body(request.of or 0) or b""
         assert b"packing the result" not in answer and b"waterfall" not in answer
 
 

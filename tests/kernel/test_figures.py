@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import DefserveError
-from defserve.kernel.members import STEP_SECONDS, STEPS, figures, summarize_call_history
+from defserve.kernel.members import STEP_SECONDS, STEPS, make_call_figures, summarize_call_history
 from defserve.proxying.calls import TIMES_KEPT, BackendCallSlots
 from tests.kernel.running import entry, running
 
@@ -32,7 +32,7 @@ def room_of(*calls: tuple[float, float, bool]) -> BackendCallSlots:
 
 
 def test_without_calls_there_are_no_times():
-    assert figures(BackendCallSlots("a", 8)) == {
+    assert make_call_figures(BackendCallSlots("a", 8)) == {
         "errors_total": 0,
         "calls_per_second": 0.0,
         "median_ms": None,
@@ -43,17 +43,17 @@ def test_without_calls_there_are_no_times():
 
 def test_calls_a_second_are_those_of_the_last_ten():
     room = room_of(*[(300.0, 1.0, False)] * 50, *[(2.0, 1.0, False)] * 30)
-    assert figures(room)["calls_per_second"] == 3.0
+    assert make_call_figures(room)["calls_per_second"] == 3.0
 
 
 def test_a_room_that_forgets_calls_within_ten_seconds_counts_over_a_shorter_time():
     room = room_of(*[(4.0 - number / 1000, 1.0, False) for number in range(TIMES_KEPT + 10)])
-    assert figures(room)["calls_per_second"] == pytest.approx(TIMES_KEPT / 4, rel=0.5)  # pyright: ignore[reportUnknownMemberType]
+    assert make_call_figures(room)["calls_per_second"] == pytest.approx(TIMES_KEPT / 4, rel=0.5)  # pyright: ignore[reportUnknownMemberType]
 
 
 def test_median_and_p95_are_of_all_remembered_calls():
     room = room_of(*[(5.0, float(ms), False) for ms in range(1, 101)])
-    told = figures(room)
+    told = make_call_figures(room)
     assert (round(told["median_ms"]), round(told["p95_ms"])) == (51, 96)
 
 
@@ -79,7 +79,7 @@ def test_what_is_forgotten_is_not_told_as_no_calls():
 )
 def test_whatever_the_times_are_the_figures_are_whole(calls: list[tuple[float, float, bool]]):
     room = room_of(*calls)
-    told, steps = figures(room), summarize_call_history(room)["steps"]
+    told, steps = make_call_figures(room), summarize_call_history(room)["steps"]
     assert told["calls_per_second"] >= 0
     assert (told["median_ms"] is None) == (not calls)
     assert len(steps) == STEPS

@@ -171,45 +171,45 @@ def test_a_client_that_has_met_the_limit_may_go_on_when_there_is_none_any_more()
     policies = [RestartPolicy(max_restarts=0), RestartPolicy(max_restarts=None)]
     counted = RestartCountersByKey(lambda: policies[0])
     counted.record_failure("a")
-    assert isinstance(counted.wait("a"), RestartRefusal)
+    assert isinstance(counted.get_restart_delay("a"), RestartRefusal)
     del policies[0]
-    assert counted.wait("a") == 0
+    assert counted.get_restart_delay("a") == 0
 
 
 @pytest.mark.req("MGP-11.5w")
 def test_failures_of_one_client_count_for_that_client_alone() -> None:
     counted, clock = by_key()
-    assert counted.wait("a") == 0
+    assert counted.get_restart_delay("a") == 0
     for backoff in (1, 2):
         counted.record_failure("a")
-        wait = counted.wait("a")
+        wait = counted.get_restart_delay("a")
         assert isinstance(wait, float)
         assert (1 - JITTER) * backoff <= wait <= backoff
         clock.now += backoff
-        assert counted.wait("a") == 0
+        assert counted.get_restart_delay("a") == 0
     counted.record_failure("a")
-    refusal = counted.wait("a")
+    refusal = counted.get_restart_delay("a")
     assert isinstance(refusal, RestartRefusal)
     assert refusal.reason is RestartRefusalReason.LIMIT
-    assert counted.wait("b") == 0
+    assert counted.get_restart_delay("b") == 0
 
 
 def test_a_refused_client_may_start_again_when_the_window_has_passed() -> None:
     counted, clock = by_key(most=1)
     counted.record_failure("a")
     counted.record_failure("a")
-    assert isinstance(counted.wait("a"), RestartRefusal)
+    assert isinstance(counted.get_restart_delay("a"), RestartRefusal)
     clock.now += 101
-    assert counted.wait("a") == 0
+    assert counted.get_restart_delay("a") == 0
 
 
 def test_who_left_is_forgotten_and_the_number_of_clients_is_bounded() -> None:
     counted, _ = by_key(most=0)
     for key in range(3000):
         counted.record_failure(key)
-    assert counted.wait(0) == 0
-    assert isinstance(counted.wait(2999), RestartRefusal)
+    assert counted.get_restart_delay(0) == 0
+    assert isinstance(counted.get_restart_delay(2999), RestartRefusal)
     counted.drop_failures(lambda key: key == 2999)
-    assert counted.wait(2999) == 0
+    assert counted.get_restart_delay(2999) == 0
     counted.drop_failures()
-    assert counted.wait(2998) == 0
+    assert counted.get_restart_delay(2998) == 0

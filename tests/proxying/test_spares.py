@@ -113,7 +113,7 @@ async def test_who_got_a_spare_that_ended_at_once_has_a_conversation_that_ends_w
         await client.tools()
         behind = server.mounts.backends["e"].conversations
         dying = [await Command(sys.executable, "-c", "input(); exit(3)").link(print)]
-        monkeypatch.setattr(behind.spares, "take", lambda *, is_for_one_call: dying.pop() if dying else None)
+        monkeypatch.setattr(behind.spares, "take_child", lambda *, is_for_one_call: dying.pop() if dying else None)
         await client.call("e_pid")
         (channel,) = behind.pool.list_channels()
         assert not dying and not channel.is_over and channel.pid is not None

@@ -17,7 +17,7 @@ def tool(parameter: str) -> ToolEntry:
 
 
 def takers(query: str) -> list[str]:
-    shares = Takers([*map(tool, TAKES)]).shares(query)
+    shares = Takers([*map(tool, TAKES)]).score_tools(query)
     return [name for name, share in zip(TAKES, shares, strict=True) if share > 0]
 
 
@@ -46,18 +46,18 @@ def test_plain_words_give_nothing(query: str):
 
 
 def test_what_every_tool_takes_tells_nothing_and_what_few_take_tells_most():
-    every = Takers([tool("url"), tool("url")]).shares("see https://a.test")
-    few = Takers([tool("url"), *map(tool, TAKES[2:])]).shares("see https://a.test")
+    every = Takers([tool("url"), tool("url")]).score_tools("see https://a.test")
+    few = Takers([tool("url"), *map(tool, TAKES[2:])]).score_tools("see https://a.test")
     assert every == [0.0, 0.0]
     assert few[0] > 0.5
-    assert Takers([]).shares("see https://a.test") == []
-    assert Takers([tool("url")]).shares("see https://a.test") == [1.0]
+    assert Takers([]).score_tools("see https://a.test") == []
+    assert Takers([tool("url")]).score_tools("see https://a.test") == [1.0]
 
 
 @given(st.text(max_size=200))
 def test_any_query_keeps_something_to_search_for(query: str):
     assert bool(split_words(without_data(query))) == bool(split_words(query))
-    assert all(share >= 0 for share in Takers([tool("url"), tool("path")]).shares(query))
+    assert all(share >= 0 for share in Takers([tool("url"), tool("path")]).score_tools(query))
 
 
 @for_each_row(

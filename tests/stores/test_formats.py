@@ -38,7 +38,7 @@ from defserve.stores.checkpoints.checkpoint_tree import (
     CheckpointRecord,
     CheckpointTree,
     TreeKey,
-    canonical,
+    encode_canonical,
     make_checkpoint_id,
     verify_checkpoint_id,
 )
@@ -230,7 +230,7 @@ async def test_what_0_1_0_made_ids_with_proves_nothing_and_makes_nothing(copies:
     assert old is not None
     for is_proved in (False, True):
         id = make_checkpoint_id(
-            old, NEW.owner, NEW.feature_set, canonical({"forged": 1}), b"r" * RANDOM, is_proved=is_proved
+            old, NEW.owner, NEW.feature_set, encode_canonical({"forged": 1}), b"r" * RANDOM, is_proved=is_proved
         )
         if is_proved:
             with pytest.raises(StateTampered):
@@ -238,7 +238,9 @@ async def test_what_0_1_0_made_ids_with_proves_nothing_and_makes_nothing(copies:
         else:
             assert not (await trees.adopt_content(NEW, {"forged": 1}, checkpoint=id)).verified
     made = (await trees.commit(await trees.load_checkpoint(NEW), {"a": 1})).checkpoint
-    assert not verify_checkpoint_id(old, made.id, NEW.owner, NEW.feature_set, canonical({"a": 1}), is_proved=True)
+    assert not verify_checkpoint_id(
+        old, made.id, NEW.owner, NEW.feature_set, encode_canonical({"a": 1}), is_proved=True
+    )
 
 
 async def test_another_secret_of_the_server_ends_the_ids_that_were_made_with_the_first(unnamed: tuple[str, Any]):

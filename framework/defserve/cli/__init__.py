@@ -162,7 +162,7 @@ def _main(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
         from defserve.cli.screen import format_help, show_stdout
 
-        show_stdout(*format_help(usage()))
+        show_stdout(*format_help(format_usage()))
         return EXIT_OK if args else EXIT_FAILURE
     if args[0] in ("-V", "--version"):
         print(f"defserve {VERSION}")
@@ -183,7 +183,7 @@ def _fix_for_server(word: str) -> str:
     return f"defserve run {word} serves it; defserve list {word} shows what it offers" if colon else ""
 
 
-def usage() -> str:
+def format_usage() -> str:
     """The text of `defserve --help`."""
     width = max(map(len, COMMANDS))
     groups = "\n\n".join(

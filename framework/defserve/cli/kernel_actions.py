@@ -32,7 +32,7 @@ Show: TypeAlias = Callable[[Iterable[Any]], Iterable[str]]
 """Makes lines of a kernel's answers, as they come."""
 
 
-def each(show: Callable[[Any], str]) -> Show:
+def show_each_answer(show: Callable[[Any], str]) -> Show:
     """One line for each answer. Servers choose many of the words in it, so it is escaped."""
     return lambda answers: (escape_unprintable(show(answer)) for answer in answers)
 
@@ -249,18 +249,20 @@ def search_lines(answers: Iterable[Any]) -> Iterable[str]:
 
 SHOWN_BY: Final[Mapping[str, Show]] = {
     "ps": ps_lines,
-    "logs": each(journal_line),
-    **dict.fromkeys(("restart", "start", "stop"), each(lambda answer: f"{answer['id']} is {answer['state']}")),
-    "approve": each(lambda answer: f"{answer['id']}: {answer['tool']} is approved"),
+    "logs": show_each_answer(journal_line),
+    **dict.fromkeys(
+        ("restart", "start", "stop"), show_each_answer(lambda answer: f"{answer['id']} is {answer['state']}")
+    ),
+    "approve": show_each_answer(lambda answer: f"{answer['id']}: {answer['tool']} is approved"),
     "reload": reload_lines,
     "search": search_lines,
     "health": health_lines,
-    "audit": each(_audit_line),
+    "audit": show_each_answer(_audit_line),
     "access list": access_lines,
-    **dict.fromkeys(("access grant", "access deny", "access revoke"), each(_entry_line)),
+    **dict.fromkeys(("access grant", "access deny", "access revoke"), show_each_answer(_entry_line)),
     **dict.fromkeys(("permissions list", "permissions approve", "permissions deny"), permission_lines),
     "pins list": pin_lines,
-    "pins accept": each(lambda answer: f"{answer['id']}: {answer['tool']} is accepted"),
+    "pins accept": show_each_answer(lambda answer: f"{answer['id']}: {answer['tool']} is accepted"),
 }
 """How the answers to a verb look. Those of other verbs are printed as JSON."""
 

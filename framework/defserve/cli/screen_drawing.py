@@ -39,7 +39,7 @@ MARKDOWN, JSON = "text/markdown", "application/json"
 def draw_blocks(screen: Console, blocks: Iterable[ScreenBlock]) -> None:
     for block in blocks:
         if isinstance(block, Table):
-            for piece in pieces(block, screen.width):
+            for piece in split_table(block, screen.width):
                 screen.print(piece)
         elif isinstance(block, RecordsBlock):
             _draw_records(screen, block.value)
@@ -61,7 +61,7 @@ def render_blocks(blocks: Iterable[ScreenBlock], screen: Console) -> Group:
     drawn: list[RenderableType] = []
     for block in blocks:
         if isinstance(block, Table):
-            drawn += pieces(block, screen.width)
+            drawn += split_table(block, screen.width)
         elif isinstance(block, StyledLine):
             drawn += _wrap_line(screen, block)
         else:
@@ -69,7 +69,7 @@ def render_blocks(blocks: Iterable[ScreenBlock], screen: Console) -> Group:
     return Group(*drawn)
 
 
-def pieces(block: Table, width: int) -> list[RenderableType]:
+def split_table(block: Table, width: int) -> list[RenderableType]:
     """A table without lines. If little room is left for its last column, that stands below each row instead."""
     texts = ([text for text, _ in row] for row in block.rows)
     widths = [max(map(cell_len, column)) for column in zip(block.head, *texts, strict=True)]

@@ -125,7 +125,7 @@ async def _start_client(
     except Exception as error:
         if options.verbose:
             raise
-        shown = brief("".join(format_exception(error)))
+        shown = shorten_traceback("".join(format_exception(error)))
     raise UsageError(f"the server did not start\n{shown}")
 
 
@@ -293,7 +293,7 @@ def parse_subject_options(
     if unknown:
         problem, fix = parser.describe_unknown_words(unknown)
         meant = f"{fix} For an argument of the {subject}, " if fix.startswith("did you mean") else ""
-        raise UsageError(problem, fix=meant + instead(unknown[0], argv, command))
+        raise UsageError(problem, fix=meant + suggest_instead_of_option(unknown[0], argv, command))
     return options
 
 
@@ -305,7 +305,7 @@ def resolve_target_before_name(words: list[str], module: str | None, command: li
     return resolve_target(words, module, command)
 
 
-def instead(unknown: str, argv: list[str], command: str = "call") -> str:
+def suggest_instead_of_option(unknown: str, argv: list[str], command: str = "call") -> str:
     """What to write instead of an unknown option. Most likely it is meant as an argument of the tool."""
     name, equals, value = unknown.lstrip("-").partition("=")
     after = argv[argv.index(unknown) + 1 :]
@@ -331,7 +331,7 @@ def parse_argument_words(words: list[str], whole: str | None) -> tuple[dict[str,
             raise UsageError(f"{word!r} is not an argument", fix="write key=text or key:=json")
         name, sign, text = parts.groups()
         if name.startswith("-"):
-            raise UsageError(f"{word!r} is not an argument", fix=instead(word, [word]))
+            raise UsageError(f"{word!r} is not an argument", fix=suggest_instead_of_option(word, [word]))
         if sign == "=":
             texts[name] = text
         else:
@@ -361,14 +361,14 @@ def shorten_tracebacks() -> AbstractContextManager[None]:
 def _shorten_traceback(record: logging.LogRecord) -> bool:
     # The traceback arrives as text, because its secrets were removed.
     if record.exc_text:
-        record.exc_text = brief(record.exc_text)
+        record.exc_text = shorten_traceback(record.exc_text)
     return True
 
 
 TRACEBACK_HEAD: Final = "Traceback (most recent call last):\n"
 
 
-def brief(text: str) -> str:
+def shorten_traceback(text: str) -> str:
     """A traceback without the frames of Python, packages and defserve. If none would be left, only ours are hidden."""
     paths = [frame[1] for frame in FRAME.finditer(text)]
     hidden = (

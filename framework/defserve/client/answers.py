@@ -168,7 +168,7 @@ def _to_elicit_result(answer: Any, defaults: Mapping[str, Any] = MappingProxyTyp
         return {"action": "accept", "content": dict(defaults)}
     if isinstance(answer, Decision):
         return {"action": answer.value}
-    content = plain(answer)
+    content = to_json_value(answer)
     if not isinstance(content, dict):
         raise UsageError(
             f"an answer must be a dict, a model, Accept, Decline or Cancel, not {type(answer).__name__}",
@@ -179,7 +179,7 @@ def _to_elicit_result(answer: Any, defaults: Mapping[str, Any] = MappingProxyTyp
 
 def wrap_single_field_answer(answer: Any, schema: dict[str, Any]) -> Any:
     """A value alone as the only field of its form. Raises UsageError if the form has more."""
-    if isinstance(answer, Decision) or answer is None or isinstance(plain(answer), dict):
+    if isinstance(answer, Decision) or answer is None or isinstance(to_json_value(answer), dict):
         return answer
     fields = list(object_or_empty(schema.get("properties")))
     if len(fields) == 1:
@@ -198,7 +198,7 @@ def _defaults(schema: dict[str, Any]) -> dict[str, Any]:
     return {name: field["default"] for name, field in fields.items() if "default" in object_or_empty(field)}
 
 
-def plain(answer: Any) -> Any:
+def to_json_value(answer: Any) -> Any:
     """An answer as JSON: a pydantic model as its fields, anything else as it is."""
     dump = getattr(answer, "model_dump", None)
     return dump(mode="json") if dump else answer
@@ -219,7 +219,7 @@ def make_one_field_form(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
 
 def extract_field_value(answer: Any, name: str) -> Any:
     """The answer: the field of that name, or else the only field, whatever its name; None if there is none."""
-    given = object_or_empty(plain(answer))
+    given = object_or_empty(to_json_value(answer))
     return given[name] if name in given else next(iter(given.values())) if len(given) == 1 else None
 
 

@@ -102,7 +102,7 @@ def _parse_view(uri: str, read: Any) -> tuple[str, Json]:
 
 
 PROTOCOL: Final = "2026-01-26"
-MAX_RECEIVED_MESSAGES: Final = 1000
+MAX_VIEW_MESSAGES: Final = 1000
 MAX_STATE_BYTES: Final = 256 * 1024
 VIEW_STATE: Final = "dev.defserve/view-state"
 """The host keeps a value for the view. Frames without an origin have no storage of their own."""
@@ -159,7 +159,7 @@ class RenderedApp:
         """Asked with the method and params of each request of the view that would have an effect (a call of a tool that
         views may call, a link, a message to the model), or reaches another server than the view's own. On False the
         view gets an error. None permits all that is of the view's own server, and nothing else."""
-        self.received: deque[tuple[str, Json]] = RecentItems(MAX_RECEIVED_MESSAGES)
+        self.view_messages: deque[tuple[str, Json]] = RecentItems(MAX_VIEW_MESSAGES)
         """Method and params of what the view sent last, up to 16 MiB."""
 
     @property
@@ -218,7 +218,7 @@ class RenderedApp:
         if not isinstance(method, str) or message.get("jsonrpc") != "2.0":
             return []
         params = object_or_empty(message.get("params"))
-        self.received.append((method, params))
+        self.view_messages.append((method, params))
         if "id" in message:
             return [{"jsonrpc": "2.0", "id": message["id"], **await self._reply(method, params)}]
         if method == "ui/notifications/initialized":

@@ -131,7 +131,7 @@ async def _agree(
 ) -> SessionTerms:
     if version == "handshake":
         return await _initialize(conversation, offer, None, within)
-    if version == "stateless" and SILENT_SERVERS.has(conversation.target):
+    if version == "stateless" and SILENT_SERVERS.is_silent(conversation.target):
         raise PeerTimeout("the server was silent at server/discover before: it speaks with a handshake only")
     version = NEWEST_VERSION_BY_ERA.get(version or "", version)
     if version in STATELESS_VERSIONS:
@@ -148,7 +148,7 @@ async def _agree(
 
 
 async def _negotiate(conversation: ClientConversation, offer: ClientOffer, within: float | None) -> SessionTerms:
-    if SILENT_SERVERS.has(conversation.target):
+    if SILENT_SERVERS.is_silent(conversation.target):
         try:
             return await _initialize(conversation, offer, None, within)
         except (PeerGone, PeerTimeout):
@@ -315,7 +315,7 @@ class UpdateFilter(NamedTuple):
         named = {"resourceSubscriptions": list(self.uris), "taskIds": list(self.tasks)}
         return {**wanted, **{name: ids for name, ids in named.items() if ids}}
 
-    def matches(self, news: ServerUpdate) -> bool:
+    def has_update(self, news: ServerUpdate) -> bool:
         if news.method == UPDATED:
             return news.params.get("uri") in self.uris
         return any(LIST_CHANGE_NOTIFICATIONS[kind][0] == news.method for kind in self.kinds)
@@ -417,7 +417,7 @@ class HandshakeUpdateStream(UpdateStream[ServerUpdate]):
                     continue  # the server does not know it any more
 
     def receive_update(self, news: ServerUpdate) -> None:
-        if self.wanted.matches(news):
+        if self.wanted.has_update(news):
             self._queue_news(news)
 
 
@@ -514,13 +514,13 @@ class SilentServers:
             self._file = path
             self._since = {**_read_cache(path), **self._since}
 
-    def has(self, target: str) -> bool:
+    def is_silent(self, target: str) -> bool:
         """Whether a server was silent in the last days. An empty target is unknown."""
         since = self._since.get(_cache_key(target)) if target else None
         return since is not None and self._clock() - REMEMBERED_SECONDS < since <= self._clock()
 
     def add(self, target: str) -> None:
-        if target and not self.has(target):
+        if target and not self.is_silent(target):
             self._since[_cache_key(target)] = self._clock()
             while len(self._since) > MAX_SERVERS:
                 del self._since[min(self._since, key=lambda key: self._since[key])]

@@ -358,7 +358,7 @@ async def connect_url(
 
 
 class RemoteServer:
-    """A server at an address, with the same verb as a server object: `async with Remote(url).connect() as client`."""
+    """A server at an address, with the verb of a server object: `async with RemoteServer(url).connect() as client`."""
 
     def __init__(
         self,

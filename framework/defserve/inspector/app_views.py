@@ -68,7 +68,7 @@ class ShownApp:
         self._pending = 0
         self.has_begun = False
         app.modes, app.permit = MODES, self._permit
-        app.received = deque(maxlen=0)  # the page keeps them, up to a number of bytes
+        app.view_messages = deque(maxlen=0)  # the page keeps them, up to a number of bytes
 
     async def handle_view_message(self, message: Any) -> list[Json]:
         """The messages to post to the view after one of its own. Raises BadMessage for one that is too long."""

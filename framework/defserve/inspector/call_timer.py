@@ -184,7 +184,7 @@ def open_span(kind: str, title: str, *, is_minor: bool = False) -> Span | None:
     return current.open_child(kind, title, is_minor) if (current := CURRENT.get()) is not None else None
 
 
-async def measure(kind: str, title: str, work: Awaitable[Any], *, is_minor: bool = False) -> Any:
+async def await_as_stage(kind: str, title: str, work: Awaitable[Any], *, is_minor: bool = False) -> Any:
     """Await something, as a stage if a call is measured."""
     if (span := open_span(kind, title, is_minor=is_minor)) is None:
         return await work
@@ -251,7 +251,7 @@ def probe_wrapping(timer: CallTimer, original: Method) -> Method:
         title = f"middleware {owner.name if is_ours else get_name(wrapper)}"
 
         async def wrap(call: Call, params: Params, next: Next) -> Any:
-            return await measure("around", title, wrapper(call, params, next), is_minor=is_ours)
+            return await await_as_stage("around", title, wrapper(call, params, next), is_minor=is_ours)
 
         return original(self, wrap, following)
 
@@ -261,7 +261,7 @@ def probe_wrapping(timer: CallTimer, original: Method) -> Method:
 def probe_tool_call(timer: CallTimer, original: Method) -> Method:
     async def call_tool(self: Tools, call: Call, params: Params) -> Any:
         if call.outer is not None:
-            return await measure("function", f"tool {params.get('name')}", original(self, call, params))
+            return await await_as_stage("function", f"tool {params.get('name')}", original(self, call, params))
         began = perf_counter()
         try:
             return await original(self, call, params)
@@ -309,10 +309,12 @@ class TimedContext:
         self._context, self._name = context, name
 
     async def __aenter__(self) -> Any:
-        return await measure("around", f"before: {self._name}", self._context.__aenter__(), is_minor=True)
+        return await await_as_stage("around", f"before: {self._name}", self._context.__aenter__(), is_minor=True)
 
     async def __aexit__(self, *exception: Any) -> Any:
-        return await measure("around", f"after: {self._name}", self._context.__aexit__(*exception), is_minor=True)
+        return await await_as_stage(
+            "around", f"after: {self._name}", self._context.__aexit__(*exception), is_minor=True
+        )
 
 
 def make_step_probe(kind: str, title: str) -> Probe:
@@ -320,7 +322,7 @@ def make_step_probe(kind: str, title: str) -> Probe:
 
     def probe(timer: CallTimer, original: Method) -> Method:
         async def run(*given: Any) -> Any:
-            return await measure(kind, title, original(*given))
+            return await await_as_stage(kind, title, original(*given))
 
         return run
 
@@ -349,7 +351,7 @@ def probe_function(timer: CallTimer, original: Method) -> Method:
         work = original(self, call, kwargs, seconds)
         if self.injection is not None and self.injection.dependencies:
             return await work
-        return await measure("function", self.signature.name, work)
+        return await await_as_stage("function", self.signature.name, work)
 
     return run
 
@@ -375,7 +377,7 @@ def probe_dependency(timer: CallTimer, original: Method) -> Method:
         name = get_name(self.function)
         bare = stack.bare if isinstance(stack, TimedStack) else stack
         title = f"set-up: {name}" if "generator" in self.flow else name
-        return await measure("dependency", title, original(self, call, TimedStack(bare, name), known))
+        return await await_as_stage("dependency", title, original(self, call, TimedStack(bare, name), known))
 
     return resolve_value
 
@@ -388,7 +390,7 @@ class TimedStack:
 
     def push_async_exit(self, close: Callable[..., Awaitable[Any]]) -> None:
         async def close_timed(*exception: Any) -> Any:
-            return await measure("dependency", f"tear-down: {self._name}", close(*exception))
+            return await await_as_stage("dependency", f"tear-down: {self._name}", close(*exception))
 
         self.bare.push_async_exit(close_timed)
 

@@ -97,7 +97,7 @@ class Inspection:
         self.target, self.recorder = target, target.saved.recorder if target.saved is not None else Recorder()
         self.timeline = SharedTimeline(self.recorder)
         self.latencies = Latencies()
-        for entry in self.recorder.slice(0, self.recorder.count):
+        for entry in self.recorder.get_messages(0, self.recorder.count):
             self.latencies.add(entry)
         self.recorder.subscribe(self.latencies.add)
         self.questions = Questions(self.push)
@@ -294,7 +294,7 @@ class Inspection:
         last: Json = {}
         while True:
             await asyncio.sleep(STATUS_SECONDS)
-            figures = self.recorder.figures()
+            figures = self.recorder.make_status_figures()
             if figures != last and self.pages:
                 last = figures
                 self.push("status", figures)
@@ -317,7 +317,7 @@ class Inspection:
             or [self.describe_connection(self._first)],
             "era": self._first.era,
             "questions": self.questions.waiting,
-            "status": self.recorder.figures(),
+            "status": self.recorder.make_status_figures(),
             "build": self.build.problem,
             "now": time.time(),
         }
@@ -373,7 +373,7 @@ class Watches:
         self._uris: dict[str, set[str]] = {}
         self._clients: dict[str, Client] = {}
 
-    async def renew(self, client: Client) -> list[str]:
+    async def renew_watches(self, client: Client) -> list[str]:
         """What is watched in the era of a client. If it is a new client, the server is asked again first."""
         uris = self._of(client)
         era = get_client_era(client)
@@ -386,9 +386,9 @@ class Watches:
                     uris.discard(uri)  # it is no longer there
         return sorted(uris)
 
-    async def watch(self, client: Client, uri: str) -> None:
+    async def watch_resource(self, client: Client, uri: str) -> None:
         """Have changes of a resource reported. Raises PeerError if the server does not do that."""
-        await self.renew(client)
+        await self.renew_watches(client)
         uris = self._of(client)
         if uri in uris:
             return
@@ -397,9 +397,9 @@ class Watches:
         await client.subscribe(uri)
         uris.add(uri)
 
-    async def unwatch(self, client: Client, uri: str) -> None:
+    async def unwatch_resource(self, client: Client, uri: str) -> None:
         """Watch a resource no longer."""
-        if uri in await self.renew(client):
+        if uri in await self.renew_watches(client):
             self._of(client).discard(uri)
             await client.unsubscribe(uri)
 
@@ -501,8 +501,10 @@ class ServerAuditLog:
         return self._find is None and self._process is None
 
     async def fetch_lines(self) -> Json | None:
-        """Like `lines`, where the server is."""
-        return await (asyncio.to_thread(self.lines) if self._process is None else self._process.ask("audit.lines", []))
+        """Like `list_newest_lines`, where the server is."""
+        return await (
+            asyncio.to_thread(self.list_newest_lines) if self._process is None else self._process.ask("audit.lines", [])
+        )
 
     async def check_chain(self) -> Json:
         """Like `verify`, where the server is."""
@@ -510,7 +512,7 @@ class ServerAuditLog:
             asyncio.to_thread(self.verify) if self._process is None else self._process.ask("audit.verify", [])
         )
 
-    def lines(self) -> Json | None:
+    def list_newest_lines(self) -> Json | None:
         """`{"name", "lines"}`, newest first; None if there is no log to read. Lines are not checked: `verify` does."""
         if (log := self._log) is None:
             return None

@@ -80,7 +80,7 @@ class KeptCalls:
     def restore_calls(self) -> None:
         """Take the newest calls of a saved session, as its messages have them."""
         recorder = self._inspection.recorder
-        requests = (each for each in reversed(recorder.slice(0, recorder.count)) if each.is_answered_call)
+        requests = (each for each in reversed(recorder.get_messages(0, recorder.count)) if each.is_answered_call)
         for request in reversed(list(islice(requests, MAX_CALLS))):
             params = object_or_empty(recorder.parse_body(request.seq).get("params"))
             answer = recorder.parse_body(request.of) if request.of is not None else {}
@@ -151,7 +151,7 @@ class KeptCalls:
         """Tell those who follow a call that it has ended, and drop the oldest calls if there are too many."""
         if call.state == "running":
             call.end("cancelled")
-        call.tell()
+        call.wake_followers()
         ended = [call for call in self._calls.values() if call.state != "running"]
         size = sum(call.bytes for call in self._calls.values())
         while ended and (len(self._calls) > MAX_CALLS or size > MAX_BYTES):
@@ -209,19 +209,19 @@ class KeptCall:
 
     def add_progress(self, progress: float, total: float | None, message: str | None) -> None:
         self._progress = {"progress": progress, "total": total, "message": message, "ms": self._begin_part()}
-        self.tell()
+        self.wake_followers()
 
     def add_line(self, params: Json) -> None:
         line = {name: params.get(name) for name in ("level", "logger", "data")}
         self._lines.append({**line, "ms": self._begin_part()})
         self._line_count += 1
-        self.tell()
+        self.wake_followers()
 
     def add_part(self, content: Any) -> None:
         self._begin_part()
         self._parts.append(content)
         self._part_count += 1
-        self.tell()
+        self.wake_followers()
 
     def end(self, state: CallState, **outcome: Any) -> None:
         self.state, self.took_ms = state, (time.perf_counter() - self.sent) * 1000
@@ -248,7 +248,7 @@ class KeptCall:
             self.end("failed", error=describe_error_for_page(self.failure))
         self.outcome["ms"] = request.ms
 
-    def tell(self) -> None:
+    def wake_followers(self) -> None:
         """There is something new for those who follow."""
         news, self._news = self._news, asyncio.Event()
         news.set()

@@ -179,7 +179,7 @@ def make_person_model(feed: LiveFeed, era: Callable[[], str], sample: Sample) ->
 
     async def infer(request: InferenceRequest) -> str:
         params = as_sampling(request)
-        with feed.report_inference(era(), request.inference_id, request.feature_set, newest(params)):
+        with feed.report_inference(era(), request.inference_id, request.feature_set, get_last_text(params)):
             return get_answer_text(await sample(params))
 
     return infer
@@ -203,7 +203,7 @@ def as_sampling(request: InferenceRequest) -> Json:
     return params
 
 
-def newest(params: Json) -> str:
+def get_last_text(params: Json) -> str:
     """The text of the last message."""
     return _text(params["messages"][-1]["content"]) if params["messages"] else params.get("systemPrompt", "")
 
@@ -267,7 +267,7 @@ class Playground:
             ],
             "silent": silent,
             "wants": mcpl.hooks.wants_before_inference,
-            "problems": list(problems(audit, mark, BEFORE_INFERENCE)),
+            "problems": list(list_hook_problems(audit, mark, BEFORE_INFERENCE)),
         }
 
     async def end_turn(self, mcpl: McplPeer, answer: str, audit: Sequence[Json]) -> Json:
@@ -281,7 +281,7 @@ class Playground:
             return {"text": None, "ms": _since(began), "rewrites": [], "problems": [{"reason": str(failed)}]}
         rewrites, before = list[Json](), answer
         for each in reviewed.rewrites:
-            changed = list(difference(before, each.text))
+            changed = list(diff_words(before, each.text))
             rewrites.append({"set": each.feature_set, "changes": changed, "metadata": dict(each.metadata)})
             before = each.text
         return {
@@ -290,11 +290,11 @@ class Playground:
             "rewrites": rewrites,
             "wants": mcpl.hooks.wants_after_inference,
             "blocking": mcpl.hooks.is_blocking,
-            "problems": list(problems(audit, mark, AFTER_INFERENCE)),
+            "problems": list(list_hook_problems(audit, mark, AFTER_INFERENCE)),
         }
 
 
-def problems(audit: Sequence[Json], mark: Json | None, method: str) -> Iterator[Json]:
+def list_hook_problems(audit: Sequence[Json], mark: Json | None, method: str) -> Iterator[Json]:
     """What our own side wrote down since `mark` of hooks that failed, were too slow or said what they must not."""
     for event in takewhile(lambda each: each is not mark, reversed(audit)):
         if event.get("method") == method and event.get("outcome") != "success":
@@ -306,7 +306,7 @@ def _last(audit: Sequence[Json]) -> Json | None:
     return audit[-1] if audit else None
 
 
-def difference(before: str, after: str) -> Iterator[tuple[str, str]]:
+def diff_words(before: str, after: str) -> Iterator[tuple[str, str]]:
     """The way from one text to another, word by word: `same`, `del` and `ins`, each with its text."""
     old, new = _words(before), _words(after)
     if len(old) > MAX_WORDS or len(new) > MAX_WORDS:

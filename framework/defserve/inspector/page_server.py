@@ -82,7 +82,7 @@ class RunningInspector:
 
 
 @asynccontextmanager
-async def inspecting(target: InspectionTarget, port: int = 0) -> AsyncGenerator[RunningInspector]:
+async def serve_inspector(target: InspectionTarget, port: int = 0) -> AsyncGenerator[RunningInspector]:
     """An inspector of `target` while the block runs. Raises UsageError if it cannot listen."""
     access = Access()
     async with Inspection(target) as inspection, serve_on_loopback(views := inspection.views, LIMITS) as frames:
@@ -94,7 +94,7 @@ async def inspecting(target: InspectionTarget, port: int = 0) -> AsyncGenerator[
 
 async def run_inspector(target: InspectionTarget, options: InspectorWebOptions, ending: asyncio.Future[int]) -> int:
     """Inspect until `ending` has an exit code, and return it. The address is printed on a line of its own."""
-    async with inspecting(target, options.port) as running:
+    async with serve_inspector(target, options.port) as running:
         print("The inspector runs until Ctrl-C. Open this address:", file=sys.stderr)
         print(running.url, flush=True)
         if options.browser:
@@ -484,7 +484,7 @@ class PageSocket:
 # -- What the frame of the page needs: the first facts, the eras, the connection, the sign-in.
 
 
-async def hello(inspection: Inspection, request: PageRequest) -> Any:
+async def greet_page(inspection: Inspection, request: PageRequest) -> Any:
     return inspection.hello()
 
 
@@ -495,11 +495,11 @@ async def open_era(inspection: Inspection, request: PageRequest) -> Any:
     return inspection.describe_connection(connection)
 
 
-async def retry(inspection: Inspection, request: PageRequest) -> Any:
+async def retry_connection(inspection: Inspection, request: PageRequest) -> Any:
     inspection.connection(get_request_era(request)).retry()
 
 
-async def restart(inspection: Inspection, request: PageRequest) -> Any:
+async def restart_target(inspection: Inspection, request: PageRequest) -> Any:
     """Start the server's process again; one that runs is ended first."""
     await inspection.restart_process()
 
@@ -525,10 +525,10 @@ async def sign_out(inspection: Inspection, request: PageRequest) -> Any:
 
 
 PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
-    "hello": hello,
+    "hello": greet_page,
     "era.open": open_era,
-    "connection.retry": retry,
-    "connection.restart": restart,
+    "connection.retry": retry_connection,
+    "connection.restart": restart_target,
     "account.sign_in": sign_in,
     "account.cancel": cancel_sign_in,
     "account.sign_out": sign_out,

@@ -96,7 +96,7 @@ class SavedSession:
     def summarize(self) -> Json:
         """The session in figures: its messages, errors, the calls of each tool, and its trees."""
         latencies, recorder = Latencies(), self.recorder
-        for entry in recorder.slice(0, recorder.count):
+        for entry in recorder.get_messages(0, recorder.count):
             latencies.add(entry)
         tools = [tool for era in ERAS for tool in latencies.describe_era(era)["tools"]]
         return {
@@ -517,7 +517,7 @@ class PlaybackLink:
         recorder = self._session.recorder
         if self._read is None:
             self._read = {}
-            for entry in recorder.slice(0, recorder.count):
+            for entry in recorder.get_messages(0, recorder.count):
                 if entry.kind == "request" and entry.of is not None and entry.method in REPLAYED:
                     params_then = object_or_empty(recorder.parse_body(entry.seq).get("params"))
                     self._read[_make_key(entry.era, entry.method, params_then)] = entry.of

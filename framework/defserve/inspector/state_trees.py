@@ -58,16 +58,18 @@ class StateTrees:
         One without an owner is that which was watched, shown if no store has it.
         """
         if saved := [tree for (of, name, _), tree in self._saved.items() if (of, name) == (era, feature_set)]:
-            return [{"owner": tree.owner, "kept": await tree.count(), "own": tree is saved[0]} for tree in saved]
+            return [
+                {"owner": tree.owner, "kept": await tree.count_checkpoints(), "own": tree is saved[0]} for tree in saved
+            ]
         watched, found = self._of(era, feature_set), list[Json]()
-        head = await watched.head()
+        head = await watched.get_head_id()
         state = self._stored(feature_set) if self._stored is not None else None
-        for owner in (await state.owners(feature_set))[:MAX_TREES] if state is not None else ():
+        for owner in (await state.list_owners(feature_set))[:MAX_TREES] if state is not None else ():
             tree = self._tree(feature_set, owner)
-            is_own = head is not None and await tree.has(head)
-            found.append({"owner": owner, "kept": await tree.count(), "own": is_own})
+            is_own = head is not None and await tree.has_checkpoint(head)
+            found.append({"owner": owner, "kept": await tree.count_checkpoints(), "own": is_own})
         if not any(tree["own"] for tree in found) and (head is not None or not found):
-            found.append({"owner": None, "kept": await watched.count(), "own": True})
+            found.append({"owner": None, "kept": await watched.count_checkpoints(), "own": True})
         return sorted(found, key=lambda tree: not tree["own"])
 
     def open_tree(self, era: str, feature_set: str, owner: str | None) -> CheckpointTreeView:
@@ -82,7 +84,7 @@ class StateTrees:
         watched = ((name, tree) for (of, name), tree in self._watched.items() if of == era)
         return next(((name, tree) for name, tree in (*saved, *watched) if tree.get(checkpoint) is not None), None)
 
-    async def follow(self, view: CheckpointTreeView) -> AsyncGenerator[Json]:
+    async def follow_tree(self, view: CheckpointTreeView) -> AsyncGenerator[Json]:
         """The tree in parts, then whatever is new in it, without an end.
 
         A part has `checkpoints`, each as (id, place of its parent, number, time, call, change, who), the oldest
@@ -93,7 +95,7 @@ class StateTrees:
         places: dict[str, int] = {}
         while True:
             news = self._news
-            known, head = await view.checkpoints(), await view.head()
+            known, head = await view.list_checkpoints(), await view.get_head_id()
             if sent and (len(known) < sent or known[sent - 1].id != last):
                 sent, told = 0, _UNTOLD
                 places.clear()
@@ -109,10 +111,10 @@ class StateTrees:
                 async with asyncio.timeout(POLL if view.is_shared else None):
                     await news.wait()
 
-    async def changes(self, view: CheckpointTreeView, ids: Iterable[str]) -> dict[str, str]:
+    async def describe_changes(self, view: CheckpointTreeView, ids: Iterable[str]) -> dict[str, str]:
         """What these checkpoints changed, in words; without those that nobody can say."""
         wanted, found = set(ids), dict[str, str]()
-        for each in await view.checkpoints():
+        for each in await view.list_checkpoints():
             if each.id not in wanted:
                 continue
             if each.change is None:
@@ -122,8 +124,8 @@ class StateTrees:
 
     async def _describe_change(self, view: CheckpointTreeView, at: KnownCheckpoint) -> str:
         try:
-            after = await view.content(at.id)
-            before = await view.content(at.parent) if at.parent is not None else None
+            after = await view.get_content(at.id)
+            before = await view.get_content(at.parent) if at.parent is not None else None
         except CheckpointGone:
             return ""
         return (
@@ -221,7 +223,7 @@ class StoredState:
     trees: Callable[[], Awaitable[ReadableTrees]]
     facts: Json
 
-    async def owners(self, feature_set: str) -> list[str]:
+    async def list_owners(self, feature_set: str) -> list[str]:
         """Whose trees there are."""
         return [key.owner for key in await (await self.trees()).list_trees() if key.feature_set == feature_set]
 
@@ -288,13 +290,13 @@ class StoredTree:
     is_shared: Final = True
     """Others can change it, and this inspector is not told."""
 
-    async def head(self) -> str | None:
+    async def get_head_id(self) -> str | None:
         return (await self._load()).head
 
-    async def count(self) -> int:
+    async def count_checkpoints(self) -> int:
         return (await self._load()).kept
 
-    async def has(self, id: str) -> bool:
+    async def has_checkpoint(self, id: str) -> bool:
         try:
             await (await self._state.trees()).get_checkpoint(self._key, id)
         except CheckpointGone:
@@ -304,7 +306,7 @@ class StoredTree:
     async def _load(self) -> CheckpointTree:
         return await (await self._state.trees()).load_tree(self._key)
 
-    async def checkpoints(self) -> Sequence[KnownCheckpoint]:
+    async def list_checkpoints(self) -> Sequence[KnownCheckpoint]:
         """All that are kept, the oldest first."""
         # Several pages may follow one tree.
         async with self._reading:
@@ -320,7 +322,7 @@ class StoredTree:
             self._at = now
             return self._read
 
-    async def content(self, id: str) -> Any:
+    async def get_content(self, id: str) -> Any:
         """The content of a checkpoint, or MISSING. Raises CheckpointGone."""
         if self._state.facts.get("opaque"):
             return MISSING_CONTENT
@@ -328,7 +330,7 @@ class StoredTree:
         checkpoint = await trees.get_checkpoint(self._key, id)
         return MISSING_CONTENT if checkpoint.opaque else await trees.load_content(self._key, id)
 
-    def facts(self) -> Json:
+    def describe_tree(self) -> Json:
         """What is known of the tree: some of `owner`, `store`, `keep`, `undoes`, `opaque`."""
         return {**self._state.facts, "owner": self._key.owner}
 
@@ -410,20 +412,20 @@ class WatchedTree:
 
     is_shared: Final = False
 
-    async def count(self) -> int:
+    async def count_checkpoints(self) -> int:
         return len(self._known)
 
-    async def head(self) -> str | None:
+    async def get_head_id(self) -> str | None:
         return self._head
 
-    async def checkpoints(self) -> Sequence[KnownCheckpoint]:
+    async def list_checkpoints(self) -> Sequence[KnownCheckpoint]:
         return list(self._known.values())
 
-    async def content(self, id: str) -> Any:
+    async def get_content(self, id: str) -> Any:
         found = self._contents.get_content(self._key, id)
         return MISSING_CONTENT if found is None else found
 
-    def facts(self) -> Json:
+    def describe_tree(self) -> Json:
         return {} if self._has_contents else {"opaque": True}
 
 
@@ -452,20 +454,20 @@ class SavedTree:
     def __len__(self) -> int:
         return len(self._known)
 
-    async def count(self) -> int:
+    async def count_checkpoints(self) -> int:
         return len(self)
 
-    async def head(self) -> str | None:
+    async def get_head_id(self) -> str | None:
         return self._head if self._head in self._known else None
 
-    async def checkpoints(self) -> Sequence[KnownCheckpoint]:
+    async def list_checkpoints(self) -> Sequence[KnownCheckpoint]:
         return list(self._known.values())
 
-    async def content(self, id: str) -> Any:
+    async def get_content(self, id: str) -> Any:
         found = self._contents.get(id)
         return MISSING_CONTENT if found is None else json.loads(found)
 
-    def facts(self) -> Json:
+    def describe_tree(self) -> Json:
         return self._facts
 
 

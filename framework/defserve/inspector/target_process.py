@@ -391,7 +391,7 @@ def _audit_log_of(server: Server) -> ServerAuditLog:
 
 
 async def _read_audit(server: Server) -> Json | None:
-    return await asyncio.to_thread(_audit_log_of(server).lines)
+    return await asyncio.to_thread(_audit_log_of(server).list_newest_lines)
 
 
 async def _verify_audit(server: Server) -> Json:

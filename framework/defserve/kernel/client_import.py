@@ -101,12 +101,12 @@ class _Entry:
         given = self.entry.get("args")
         args = [self._text(str(word)) for word in given] if is_array(given) else []
         members |= {
-            "command": self.kept.text(self.id, "command", self._text(command)),
+            "command": self.kept.replace_secret(self.id, "command", self._text(command)),
             "args": self.kept.args(self.id, args),
         }
         if cwd := self.entry.get("cwd"):
-            members["cwd"] = self.kept.text(self.id, "cwd", self._text(str(cwd)))
-        return {"env": self.kept.table(self.id, self._texts(("env",), VARIABLE_NAME_PATTERN))}
+            members["cwd"] = self.kept.replace_secret(self.id, "cwd", self._text(str(cwd)))
+        return {"env": self.kept.replace_secrets(self.id, self._texts(("env",), VARIABLE_NAME_PATTERN))}
 
     def _address(self, url: str, members: dict[str, Any]) -> dict[str, dict[str, str]]:
         kind = self.entry.get("type") or self.entry.get("transport")
@@ -117,12 +117,12 @@ class _Entry:
         address = self._text(url)
         if not is_server_address(address):
             raise _NotTaken("its address has no http://, https://, ws:// or wss://")
-        members["url"] = self.kept.text(self.id, "url", address)
+        members["url"] = self.kept.replace_secret(self.id, "url", address)
         headers = self._texts(HEADERS, HEADER_NAME_PATTERN)
         token = self._token(headers)
         if token:
             members["auth_token"] = token
-        return {"headers": self.kept.table(self.id, headers)}
+        return {"headers": self.kept.replace_secrets(self.id, headers)}
 
     def _token(self, headers: dict[str, str]) -> str:
         if isinstance(variable := self.entry.get("bearer_token_env_var"), str) and re.fullmatch(
@@ -134,7 +134,7 @@ class _Entry:
         if name is None or found is None:
             return ""
         del headers[name]
-        return self.kept.text(self.id, f"{self.id}_token", found[1], is_secret=True)
+        return self.kept.replace_secret(self.id, f"{self.id}_token", found[1], is_secret=True)
 
     def _texts(self, names: tuple[str, ...], pattern: str) -> dict[str, str]:
         nothing: Mapping[str, Any] = {}
@@ -238,9 +238,12 @@ class KeptOut:
     def names(self) -> list[str]:
         return sorted(self._values.keys() | self._without_default)
 
-    def table(self, server: str, values: Mapping[str, str]) -> dict[str, str]:
+    def replace_secrets(self, server: str, values: Mapping[str, str]) -> dict[str, str]:
         """The variables of a program, or the headers of requests, without their secrets."""
-        return {name: self.text(server, name, value, not is_harmless(name, value)) for name, value in values.items()}
+        return {
+            name: self.replace_secret(server, name, value, not is_harmless(name, value))
+            for name, value in values.items()
+        }
 
     def args(self, server: str, args: list[str]) -> list[str]:
         """A command line, without what follows `--token` or looks like a secret."""
@@ -248,14 +251,14 @@ class KeptOut:
         for before, word in zip(["", *args], args, strict=False):
             flag, equals, value = word.partition("=")
             if _is_secret_flag(before) and not word.startswith("-"):
-                found.append(self.text(server, before, word, True))
+                found.append(self.replace_secret(server, before, word, True))
             elif equals and _has_secret_word(flag):
-                found.append(f"{flag}={self.text(server, flag, value, True)}")
+                found.append(f"{flag}={self.replace_secret(server, flag, value, True)}")
             else:
-                found.append(self.text(server, "argument", word))
+                found.append(self.replace_secret(server, "argument", word))
         return found
 
-    def text(self, server: str, name: str, value: str, is_secret: bool = False) -> str:
+    def replace_secret(self, server: str, name: str, value: str, is_secret: bool = False) -> str:
         """The value, or a variable in its place. Of variables that it names, defaults that are secrets are dropped."""
         # Other clients mean something else by these, and nothing that is copied may start a program or read a file.
         value = SECRET_REFERENCE.sub(lambda found: found[0] if found[1] else f"${found[0]}", value)

@@ -327,7 +327,7 @@ async def _answer(kernel: Kernel, request: Any, reader: asyncio.StreamReader, wr
     work, left = asyncio.ensure_future(write()), asyncio.ensure_future(reader.read(1))
     try:
         await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
-        if not work.done() and not follows(request):
+        if not work.done() and not is_follow_request(request):
             # Half of a stop or of a reload would leave servers that nobody can operate.
             await asyncio.wait((work,))
         if work.done():
@@ -360,7 +360,7 @@ async def _each_answer(result: VerbAnswers) -> AsyncIterator[Any]:
         yield answer
 
 
-def follows(request: Any) -> bool:
+def is_follow_request(request: Any) -> bool:
     """Whether the answers to a request only end when nobody wants more of them."""
     return is_object(request) and request.get("follow") is True
 

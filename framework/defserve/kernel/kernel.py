@@ -9,7 +9,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +17,7 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import get_logger
 from defserve.base.secret_references import SecretReader
 from defserve.client.link import ResolveHost
-from defserve.errors import DefserveError, InvalidParams, UsageError
+from defserve.errors import DefserveError, InvalidParams, UsageError, did_you_mean
 from defserve.kernel.config.entries import (
     KernelConfig,
     ServerEntry,
@@ -358,11 +357,8 @@ class Kernel:
         """The server of that id. Raises UsageError with the nearest one."""
         if (found := self.members.get(id)) is not None:
             return found
-        close = get_close_matches(id, self.members, 1)
         known = ", ".join(self.members) or "there are none"
-        raise UsageError(
-            f"there is no server {id[:128]!r}", fix=f"did you mean {close[0]!r}?" if close else f"use one of: {known}"
-        )
+        raise UsageError(f"there is no server {id[:128]!r}", fix=did_you_mean(id, self.members, f"use one of: {known}"))
 
     def _add(
         self, entry: ServerEntry, creator: ServerCreator | None = None, resolve: ResolveHost | None = None

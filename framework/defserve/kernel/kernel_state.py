@@ -324,7 +324,7 @@ class SharedCommand(Command):
         )
         self._group, self.id, self.room, self.overlap = group, id, room, overlap
         launch = [self.program, self.args, sorted(self.env.items()), str(self.cwd), self.version]
-        self.name = f"{id}@{group.digest(json.dumps(launch))}"
+        self.name = f"{id}@{group.make_digest(json.dumps(launch))}"
         self.owner: KernelPlace | None = None
         self.on_stderr: Callable[[str], None] = lambda line: None
 
@@ -337,7 +337,7 @@ class SharedCommand(Command):
         if not key:
             return await super().link(on_stderr)
         self.on_stderr = on_stderr
-        return await self._group.open_seat(self, key if key == MAIN_PROCESS_KEY else self._group.digest(key))
+        return await self._group.open_seat(self, key if key == MAIN_PROCESS_KEY else self._group.make_digest(key))
 
     def start(self) -> Coroutine[Any, Any, Any]:
         """Start the process. Raises PeerGone."""
@@ -370,7 +370,7 @@ class KernelGroupMembership(Extension):
         self._starting: dict[tuple[str, str], asyncio.Task[SharedProcess]] = {}
         self._tasks, self._moving = BackgroundTasks(), set[str]()
 
-    def digest(self, text: str) -> str:
+    def make_digest(self, text: str) -> str:
         """A name for a text that may have secrets."""
         return blake2b(text.encode("utf-8", "surrogatepass"), key=self._digest_key, digest_size=16).hexdigest()
 

@@ -212,7 +212,7 @@ class KernelMember:
             "tools": backend.tools,
             "calls": backend.calls,
             "calls_total": backend.room.total,
-            **figures(backend.room),
+            **make_call_figures(backend.room),
             "restarts": backend.restarts,
             "recent_restarts": backend.policy.recent,
             "max_restarts": policy.max_restarts,
@@ -321,7 +321,7 @@ STEP_SECONDS: Final = 15
 STEPS: Final = 40
 
 
-def figures(room: BackendCallSlots) -> dict[str, Any]:
+def make_call_figures(room: BackendCallSlots) -> dict[str, Any]:
     """Calls a second are those of the last ten seconds; times are those of the last calls that the room remembers."""
     now, times = perf_counter(), tuple(room.times)
     lasted = sorted(ended - began for began, ended, _ in times)

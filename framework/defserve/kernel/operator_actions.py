@@ -10,14 +10,13 @@ import asyncio
 import shlex
 import time
 from collections.abc import AsyncGenerator, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.principals import LOCAL_PRINCIPAL
 from defserve.base.hidden_characters import has_hidden_characters
 from defserve.core.call import Call
 from defserve.core.messages import Params
-from defserve.errors import MethodNotFound, PeerError, UsageError
+from defserve.errors import MethodNotFound, PeerError, UsageError, did_you_mean
 from defserve.kernel.governance.access import INTERACTIVE_POLICY, KernelAccess, PermissionDecision, require_operator
 from defserve.kernel.governance.marks_and_pins import digest_held_tools
 from defserve.kernel.members import KernelMember
@@ -103,8 +102,7 @@ class AccessVerbs:
         tools = self._kernel.server.mcp.tools.registry
         known = sorted({one.inner for one in tools if isinstance(one, RemoteTool) and one.backend.id == id})
         if tool not in known and known:
-            close = get_close_matches(tool, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known[:MAX_LISTED_NAMES])}."
+            hint = did_you_mean(tool, known, f"it has {', '.join(known[:MAX_LISTED_NAMES])}.")
             raise UsageError(
                 f"server {id!r} has no tool {tool[:128]!r}", fix=f"{hint} For a tool that is yet to come: --force"
             )

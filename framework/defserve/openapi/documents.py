@@ -218,7 +218,7 @@ class DocumentReferences:
 def bundle_document(document: OpenApiDocument) -> dict[str, Any]:
     """The document with all others that it refers to inside it. They lie in the same folder or at the same origin."""
     bundle = _Bundle(document)
-    root = bundle.rewritten(document.content, bundle.home, "")
+    root = bundle.rewrite_references(document.content, bundle.home, "")
     assert is_object(root)
     if found := bundle.read_others():
         root[ELSEWHERE] = found
@@ -238,16 +238,16 @@ class _Bundle:
         found: dict[str, Any] = {}
         while self._pending:
             key, url, ref = self._pending.pop()
-            found[key] = self.rewritten(self._read_near_document(url, ref), url, f"/{ELSEWHERE}/{key}")
+            found[key] = self.rewrite_references(self._read_near_document(url, ref), url, f"/{ELSEWHERE}/{key}")
         return found
 
-    def rewritten(self, value: Any, home: str, prefix: str) -> Any:
+    def rewrite_references(self, value: Any, home: str, prefix: str) -> Any:
         """A copy whose references all begin with `#`. `prefix` is the place of this document in the bundle."""
         if is_array(value):
-            return [self.rewritten(item, home, prefix) for item in value]
+            return [self.rewrite_references(item, home, prefix) for item in value]
         if not is_object(value):
             return value
-        made = {name: self.rewritten(item, home, prefix) for name, item in value.items()}
+        made = {name: self.rewrite_references(item, home, prefix) for name, item in value.items()}
         if isinstance(ref := value.get("$ref"), str):
             made["$ref"] = self._inside(ref, home, prefix)
         return made

@@ -63,7 +63,7 @@ class SchemaConverter:
             and isinstance(ref := self.raw.move_ref_into_all_of(schema).get("$ref"), str)
             and ref not in seen
         ):
-            seen, schema = (*seen, ref), self.raw.target(ref)
+            seen, schema = (*seen, ref), self.raw.find_target(ref)
         return self.convert(schema, direction, seen)
 
     def _name(self, ref: str) -> str:
@@ -82,7 +82,7 @@ class SchemaConverter:
         if key not in self._definitions:
             ref = self._refs[name]
             conversion = Conversion(self.raw, self._name, direction)
-            made = conversion.convert(self.raw.target(ref), (ref,))
+            made = conversion.convert(self.raw.find_target(ref), (ref,))
             self._definitions[key] = loosen_schema(made) if conversion.is_cut else made
             # What took long to make counts even if little came of it: else a short document could have many of these.
             self._sizes[key] = max(len(json.dumps(made, default=str)), conversion.read // 4)
@@ -92,7 +92,7 @@ class SchemaConverter:
 
     def _short_form(self, name: str, direction: SchemaDirection) -> JsonSchema:
         """The type of a definition, and what it says of itself."""
-        found = self.raw.target(self._refs[name])
+        found = self.raw.find_target(self._refs[name])
         words = ("type", "description", "nullable")
         short = {word: found[word] for word in words if word in found} if is_object(found) else {}
         if is_object(found) and "properties" in found:
@@ -209,7 +209,7 @@ class Conversion:
             return self.convert(each, above, depth + 1)
 
         made = convert_schema(
-            schema, inner, lambda field: self._raw.says(field, HIDDEN_FIELD_KEYWORDS[self._direction])
+            schema, inner, lambda field: self._raw.has_keyword(field, HIDDEN_FIELD_KEYWORDS[self._direction])
         )
         if is_array(parts := schema.get("allOf")) and parts:
             made = self._merge_all_of(made, parts, above, depth)
@@ -220,7 +220,7 @@ class Conversion:
 
     def _with_forms(self, schema: JsonSchema, above: tuple[str, ...]) -> JsonSchema:
         """A schema with the forms that its `discriminator` tells apart, and without those that it is a part of."""
-        own = above[-1] if above and self._raw.target(above[-1]) is schema else None
+        own = above[-1] if above and self._raw.find_target(above[-1]) is schema else None
         if is_object(schema.get("discriminator")) and "anyOf" not in schema:
             if "oneOf" in schema:
                 # One field decides. The others may well fit several forms.
@@ -269,7 +269,7 @@ class Conversion:
             return {"allOf": [{}]}  # never {}: nobody may believe that all fields are known
         if ref in above or len(above) > MAX_DEPTH or self._is_over(depth):
             return {"$ref": ref}
-        return self._flat(self._raw.target(ref), (*above, ref), depth)
+        return self._flat(self._raw.find_target(ref), (*above, ref), depth)
 
 
 def _refers(options: Any, above: tuple[str, ...]) -> bool:
@@ -358,7 +358,7 @@ class RawSchemas:
         self._takes_siblings = not str(references.root.get("openapi")).startswith("3.0")
         self._subtypes: dict[str, list[str]] | None = None
 
-    def target(self, ref: str) -> Any:
+    def find_target(self, ref: str) -> Any:
         try:
             return self._references.find_target(ref)
         except UsageError:
@@ -377,7 +377,7 @@ class RawSchemas:
         *_, last = self._chain(schema)
         return last
 
-    def says(self, schema: Any, word: str) -> bool:
+    def has_keyword(self, schema: Any, word: str) -> bool:
         """Whether a schema, or what it refers to, says that it is `readOnly` or `writeOnly`."""
         return any(is_object(each) and each.get(word) is True for each in self._chain(schema))
 
@@ -386,7 +386,7 @@ class RawSchemas:
         for _ in range(MAX_DEPTH):
             if not is_object(schema) or not isinstance(ref := schema.get("$ref"), str):
                 break
-            schema = self.target(ref)
+            schema = self.find_target(ref)
             yield schema
 
     def properties(self, schema: Any) -> dict[str, Any]:

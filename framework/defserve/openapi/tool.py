@@ -104,7 +104,7 @@ class OperationArguments(ArgumentsSchema):
             for name, value in (given or {}).items()
         }
         if self._checker is None:
-            self._checker = checker(self.schema)
+            self._checker = make_cheap_validator(self.schema)
         return self._checker.validate(meant)
 
 
@@ -167,7 +167,7 @@ class OperationTool(Tool):
         more = find_next_page_arguments(plan, arguments, response, body) or {}
         # Some APIs repeat the whole query, the key in it too.
         return ApiResult(
-            packed, {name: value for name, value in more.items() if MASK not in hidden(str(value), secrets)}
+            packed, {name: value for name, value in more.items() if MASK not in hide_secrets(str(value), secrets)}
         )
 
     def _keep_promise(self, packed: PackedResult, response: ApiResponse) -> None:
@@ -205,7 +205,7 @@ MAX_MATCHED_LENGTH: Final = 10_000
 log = get_logger("openapi")
 
 
-def checker(schema: JsonSchema) -> ExplicitArgumentsSchema:
+def make_cheap_validator(schema: JsonSchema) -> ExplicitArgumentsSchema:
     """Checks arguments as far as that is cheap. The API checks the rest; the log names the patterns that it has to."""
     for pattern, reason in iter_unenforced_patterns(schema):
         log.warning("the pattern %r %s: it stays published, and only the API enforces it", pattern[:200], reason)
@@ -311,7 +311,7 @@ def read_response(response: ApiResponse, url: str, secrets: tuple[str, ...]) -> 
     if not response.body:
         return PackedResult(f"Done ({response.status}).")
     if is_json(media):
-        text = hidden(response.text, secrets)
+        text = hide_secrets(response.text, secrets)
         try:
             value = json.loads(text, parse_constant=_read_finite_number)
         except (ValueError, RecursionError):
@@ -319,7 +319,7 @@ def read_response(response: ApiResponse, url: str, secrets: tuple[str, ...]) -> 
         # As data, what JSON cannot write would be null beside a text that says something else.
         return PackedResult(text, value) if find_infinity(value) is None else PackedResult(text)
     if media.startswith("text/") or media.endswith(("/xml", "+xml", "/yaml", "/javascript")):
-        return PackedResult(hidden(response.text, secrets))
+        return PackedResult(hide_secrets(response.text, secrets))
     if media.startswith("image/") and "+" not in media:
         return PackedResult([Image(response.body, media)])
     if media.startswith("audio/"):
@@ -333,7 +333,7 @@ def is_json(media: str) -> bool:
 
 def response_error(response: ApiResponse, secrets: tuple[str, ...]) -> ToolError:
     """What a model reads of a failed request: the status, and the beginning of what the API says about it."""
-    said = hidden(response.text, secrets) if response.body else ""
+    said = hide_secrets(response.text, secrets) if response.body else ""
     said = clean_and_cut_text(said, MAX_ERROR_LENGTH) if response.media != "text/html" else ""
     head = f"The API answers {response.status} {clean_and_cut_text(response.reason, 60)}".rstrip()
     if 300 <= response.status < 400:
@@ -345,7 +345,7 @@ def response_error(response: ApiResponse, secrets: tuple[str, ...]) -> ToolError
     return ToolError(f"{head}: {said}" if said else f"{head}.", data=data)
 
 
-def hidden(text: str, secrets: tuple[str, ...]) -> str:
+def hide_secrets(text: str, secrets: tuple[str, ...]) -> str:
     """A text without the credentials that were sent: some APIs repeat them, also with the escapes of JSON."""
     for secret in secrets:
         if len(secret) >= 4:

@@ -263,7 +263,7 @@ class BackendChangeListener:
 
     def on_channel_lost(self, front: FrontClient | None) -> None:
         """The conversation of a front has ended by itself."""
-        if front is not None and self._watching.watches(front):
+        if front is not None and self._watching.is_watched_by(front):
             self._tasks.start(self._reopen(front))
 
     def on_session_closed(self, session: Session) -> None:
@@ -305,7 +305,7 @@ class BackendChangeListener:
     async def unwatch_resources(self, call: Call, uris: Collection[str]) -> None:
         """It no longer does."""
         front = _watcher(call)
-        await self._watching.drop(front, self._inner(uris), self._conversations.find_open_channel)
+        await self._watching.stop_watching(front, self._inner(uris), self._conversations.find_open_channel)
         if front.key is call:
             self._conversations.pool.end_channel(front)
 
@@ -334,12 +334,12 @@ class BackendChangeListener:
         if self._events is not None and channel.front is None and self._events.can_hear_list_changes(capabilities):
             changing.append("events")
         with suppress(PeerError):
-            await channel.updates.want(kinds=changing)
+            await channel.updates.request_updates(kinds=changing)
 
     async def _reopen(self, front: FrontClient) -> None:
         """A front that waits for news gets another conversation, though it calls nothing."""
         await asyncio.sleep(REOPEN_SECONDS)
-        if self._watching.watches(front):
+        if self._watching.is_watched_by(front):
             with suppress(DefserveError):
                 await self._conversations.acquire_channel(front)
 
@@ -375,18 +375,18 @@ class Watching:
         channel = await self._find(front)
         self._watched.setdefault(front.key, Watched(front)).uris.update(uris)
         try:
-            await channel.updates.want(uris=lambda: self._collect_uris(self._group(front)))
+            await channel.updates.request_updates(uris=lambda: self._collect_uris(self._group(front)))
         except BaseException as error:
             self._subtract(front, uris)
             if isinstance(error, PeerError):
                 await self.sync_subscriptions(channel, self._group(front))
             raise
 
-    async def drop(
+    async def stop_watching(
         self, front: FrontClient, uris: Collection[str], known: Callable[[FrontClient], BackendChannel | None]
     ) -> None:
         """It no longer does."""
-        if not self.watches(front):
+        if not self.is_watched_by(front):
             return
         self._subtract(front, uris)
         if (channel := known(front)) is not None:
@@ -407,9 +407,9 @@ class Watching:
     async def sync_subscriptions(self, channel: BackendChannel, group: Hashable) -> None:
         """Ask a conversation for what its fronts want to hear of, and for nothing else."""
         with suppress(PeerError):
-            await channel.updates.want(uris=lambda: self._collect_uris(group))
+            await channel.updates.request_updates(uris=lambda: self._collect_uris(group))
 
-    def watches(self, front: FrontClient) -> bool:
+    def is_watched_by(self, front: FrontClient) -> bool:
         """Whether a front waits for news."""
         return front.key in self._watched
 

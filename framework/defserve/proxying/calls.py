@@ -145,7 +145,7 @@ class BackendCalls:
         try:
             return await self._keep_task(relayed.call, created, {**where, TASK: read_task_id(created)})
         except BaseException:
-            relayed.abandon(created)
+            relayed.cancel_created_task(created)
             self.release_task(where)
             raise
 

@@ -526,7 +526,7 @@ class LooseTemplate(UriTemplate):
     def __init__(self, text: str) -> None:
         self.text, self.names, self._head = text, (), text.partition("{")[0]
 
-    def match(self, uri: str) -> dict[str, Any] | None:
+    def match_uri(self, uri: str) -> dict[str, Any] | None:
         return {} if len(self._head) > 0 and uri.startswith(self._head) else None
 
 
@@ -541,8 +541,8 @@ class MountedTemplate(UriTemplate):
     def expand(self, values: Mapping[str, Any]) -> str:
         return self._inner.expand(values)
 
-    def match(self, uri: str) -> dict[str, Any] | None:
-        return None if self._is_others(uri) else self._inner.match(uri)
+    def match_uri(self, uri: str) -> dict[str, Any] | None:
+        return None if self._is_others(uri) else self._inner.match_uri(uri)
 
 
 def template_of(text: str) -> UriTemplate:

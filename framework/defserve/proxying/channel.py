@@ -287,7 +287,7 @@ class BackendChannel:
             self._owner.heard(self, method, params)
 
     def _heard(self, method: str, params: Json) -> None:
-        self.updates.hear(method, params)
+        self.updates.feed_notification(method, params)
         for stream in tuple(self.event_listeners):
             stream.receive_update(ServerUpdate(method, params))
         if method == "notifications/message":
@@ -353,7 +353,7 @@ class OpenRequest(StatelessUpdateStream):
 
 
 class Updates:
-    """The subscriptions of one conversation. `want` says what they should be, in either era."""
+    """The subscriptions of one conversation. `request_updates` says what they should be, in either era."""
 
     def __init__(self, channel: BackendChannel) -> None:
         self._channel = channel
@@ -366,7 +366,7 @@ class Updates:
         self._tasks = BackgroundTasks()
         self._is_deaf = False
 
-    async def want(
+    async def request_updates(
         self, *, kinds: Collection[str] | None = None, uris: Callable[[], Collection[str]] | None = None
     ) -> None:
         """Ask for these changes, and for no others. Raises PeerError if the server refuses.
@@ -383,7 +383,7 @@ class Updates:
                 await self._subscribe(wanted)
             self._kinds, self.uris = kinds, wanted
 
-    def hear(self, method: str, params: dict[str, Any]) -> None:
+    def feed_notification(self, method: str, params: dict[str, Any]) -> None:
         """A notification of the server, which may belong to the open request."""
         news = ServerUpdate(method, params)
         for stream in tuple(self._listeners):
@@ -442,7 +442,7 @@ class Updates:
 
     async def _want_again(self) -> None:
         try:
-            await self.want()
+            await self.request_updates()
         except AddressUnreachable as gone:
             # A server without sessions has no other link whose end would tell.
             self._channel.mark_gone(gone)

@@ -153,7 +153,7 @@ class BackendChannels:
         target = self._server.target
         if not target.isolates or (isinstance(target, Command) and target.is_joined and front.process_key):
             return None
-        link = self.spares.take(is_for_one_call=front.key is None)
+        link = self.spares.take_child(is_for_one_call=front.key is None)
         if link is not None:
             channel = self._make_channel(front)
             try:
@@ -255,7 +255,7 @@ class BackendChannels:
         return pool
 
     async def _open_for(self, front: FrontClient) -> BackendChannel:
-        wait = self._restarts.wait(front.key)
+        wait = self._restarts.get_restart_delay(front.key)
         if isinstance(wait, RestartRefusal):
             raise boundary.make_not_connected_error(self._server, "error", f"{wait.reason}: {wait.text}")
         if wait:  # its process failed, and may have the next one then

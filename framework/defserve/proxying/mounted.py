@@ -457,7 +457,7 @@ class RestartCountersByKey:
             del self._known[next(iter(self._known))]
         self._known[key] = restarts, verdict if isinstance(verdict, RestartRefusal) else self._clock() + verdict
 
-    def wait(self, key: Hashable) -> float | RestartRefusal:
+    def get_restart_delay(self, key: Hashable) -> float | RestartRefusal:
         """The seconds until the next one may start, 0 for at once; or why there is none."""
         if key not in self._known:
             return 0.0

@@ -34,7 +34,7 @@ from defserve.protocols.mcp.errors import ERROR_META_KEY, build_no_back_channel_
 from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.protocols.mcp.reporting import get_log_threshold, read_progress_token, relay_log_message
 from defserve.protocols.mcp.tasks.records import TASKS_EXTENSION_ID
-from defserve.protocols.mgp.terms import CONFIRMED_META_KEY, PersonConfirmedMarker
+from defserve.protocols.mgp.terms import CONFIRMED_META_KEY, PersonConfirmedHere
 from defserve.proxying import boundary
 from defserve.proxying.boundary import ROUND_TRIP_FIELDS, add_asker_to_question, filter_front_meta
 from defserve.proxying.channel import (
@@ -175,7 +175,7 @@ class RelayedCall:
         """What the backend gets of the front's `_meta`; and that a person has confirmed the call, if that is so."""
         call = self.call
         passed = filter_front_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
-        return {**passed, CONFIRMED_META_KEY: True} if call.peek(PersonConfirmedMarker) is not None else passed
+        return {**passed, CONFIRMED_META_KEY: True} if call.peek(PersonConfirmedHere) is not None else passed
 
     def _offers(self, method: str) -> Json:
         """What the front lets the backend do with this request."""
@@ -208,7 +208,7 @@ class RelayedCall:
         try:
             found = await await_task(created, ask, self._answers)
         except BaseException:
-            self.abandon(created)
+            self.cancel_created_task(created)
             raise
         if found.get("status") == "failed":
             raise boundary.make_relayed_error(self.server.id, object_or_empty(found.get("error")), self.server.secrets)
@@ -222,7 +222,7 @@ class RelayedCall:
         try:
             return self._result(await self.channel.forward("tasks/result", params, self))
         except BaseException:
-            self.abandon(params)
+            self.cancel_created_task(params)
             raise
 
     async def _answers(self, asked: Json) -> Json:
@@ -275,10 +275,10 @@ class RelayedCall:
         self.task_handle = self._context.tasks.hold_channel(self.channel, self, seconds)
         self._is_held = self.task_handle is not None
         if not self._is_held:
-            self.abandon(created)
+            self.cancel_created_task(created)
             raise boundary.make_busy_error(self.server.id, "all of its conversations run tasks")
 
-    def abandon(self, created: Json) -> None:
+    def cancel_created_task(self, created: Json) -> None:
         """Nobody will ask for a task that has begun: have it cancelled."""
         offers = with_tasks(self.front.offers) if self.channel.stateless else {}
         self.channel.send_without_waiting("tasks/cancel", {"taskId": created.get("taskId")}, offers)

@@ -1,4 +1,4 @@
-"""Where a mounted server is: a command to start (`Command`), or an address (`RemoteServer`). Secrets stay inside.
+"""Where a mounted server is: a command to start (`Command`), or an address (`Remote`). Secrets stay inside.
 
 Also children that are started before anybody needs them (`SpareChildren`).
 """
@@ -93,7 +93,7 @@ class BackendSecrets:
 
 @explain_arguments
 class Remote(Address):
-    """A server at an address: `RemoteServer("https://wiki.example.org/mcp", token=…)`.
+    """A server at an address: `Remote("https://wiki.example.org/mcp", token=…)`.
 
     token    sent to this server as a bearer token, and shown to nobody else
     headers  further headers for this server
@@ -299,7 +299,7 @@ class SpareChildren:
         self._is_open = True
         self._fill_soon()
 
-    def take(self, *, is_for_one_call: bool) -> ClientLink | None:
+    def take_child(self, *, is_for_one_call: bool) -> ClientLink | None:
         """A child that nobody else gets, if there is one. Another is started in its place."""
         if is_for_one_call and self._wanted is None:
             self._is_asked_for = True

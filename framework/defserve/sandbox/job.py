@@ -99,7 +99,7 @@ class RunStopper:
         self._lock = Lock()
         self._kill: Callable[[], object] | None = None
 
-    def begin_run(self) -> bool:
+    def try_begin_run(self) -> bool:
         """The run begins, unless it was stopped before."""
         with self._lock:
             self._begun = not self.stopped

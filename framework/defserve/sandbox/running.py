@@ -106,7 +106,7 @@ def engines() -> tuple[str, ...]:
 
 
 def _run(job: SandboxJob, stop: RunStopper, unsafe: bool) -> Outcome:
-    if not stop.begin_run():
+    if not stop.try_begin_run():
         return Outcome("killed", error="the run was cancelled before it began")
     try:
         verdict = judge(job.source, level=job.level, allow=job.allow, block=job.block, trust=job.trust)

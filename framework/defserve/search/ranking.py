@@ -177,7 +177,7 @@ class ToolIndex:
         scores = self._keywords.compute_scores(asked, VERBS, VERB_SHARE)
         unit = self._keywords.rarest or 1.0
         found = {"words": [score / unit for score in scores]}
-        if any(given := self._takers.shares(query)):
+        if any(given := self._takers.score_tools(query)):
             found["argument"] = given
         if meaning is not None:
             found["meaning"] = meaning
@@ -462,7 +462,7 @@ class Takers:
         names = [{word for name in entry.parameters[::3] for word in split_words(name)} for entry in entries]
         self._places = [[at for at, each in enumerate(names) if wanted & each] for _, wanted in _DATA_PATTERNS]
 
-    def shares(self, query: str) -> list[float]:
+    def score_tools(self, query: str) -> list[float]:
         """For each tool how much of what is given it takes. What few tools take counts most."""
         found = [0.0] * self._size
         for (looks, _), places in zip(_DATA_PATTERNS, self._places, strict=True):

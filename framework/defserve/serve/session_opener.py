@@ -44,7 +44,7 @@ class SessionOpener:
         """Called when all is answered, with the seconds left to send the answers. A listener sets it."""
 
     @property
-    def ready(self) -> bool:
+    def is_on_running_loop(self) -> bool:
         """Whether sessions can be opened on the running loop."""
         return self._engine is not None and self._engine.loop is asyncio.get_running_loop()
 

@@ -516,7 +516,7 @@ class Maker:
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
         if "pattern" in schema:
             self._charge(PATTERN_STEPS + 8 * len(schema["pattern"]))
-            return matching(schema["pattern"], least)
+            return make_matching_text(schema["pattern"], least)
         if schema.get("format") in EXAMPLES_BY_FORMAT:
             return EXAMPLES_BY_FORMAT[schema["format"]]
         if least > MAX_ITEMS:
@@ -613,7 +613,7 @@ class Unmatched(ValueError):
     """No text was found for a pattern."""
 
 
-def matching(pattern: str, at_least: int = 0) -> str:
+def make_matching_text(pattern: str, at_least: int = 0) -> str:
     """A text of at least so many characters in which `pattern` is found. Raises Unmatched."""
     try:
         # A server that is mounted here may have written it: what no text of a caller meets is not parsed either.

@@ -75,7 +75,7 @@ def make_page_content(
         )
         return request, PageReply(mcp, about, address, everywhere, kept)
 
-    return PageContent(OFFER, make_list_request, partial(page, unlisted, everywhere=everywhere), headers(), api)
+    return PageContent(OFFER, make_list_request, partial(render_page, unlisted, everywhere=everywhere), headers(), api)
 
 
 class PageReply:
@@ -127,7 +127,7 @@ class PageReply:
         return self._page(self._about._replace(tools=tools, is_complete="nextCursor" not in found))
 
     def _page(self, about: About) -> bytes:
-        return page(about, self._address, everywhere=self._everywhere)
+        return render_page(about, self._address, everywhere=self._everywhere)
 
 
 # -- The HTML of the page. Whatever the author or a mounted server wrote is text: escaped, shortened, on one line.
@@ -174,7 +174,7 @@ class About(NamedTuple):
     links: tuple[tuple[str, str], ...] = ()
 
 
-def page(about: About, address: str, *, everywhere: bool) -> bytes:
+def render_page(about: About, address: str, *, everywhere: bool) -> bytes:
     """The page. It has as many tools as fit, and the parameters of as many as then fit."""
     before, after = _begin(about, address), _end(about, address, everywhere=everywhere)
 

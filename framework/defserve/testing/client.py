@@ -234,7 +234,7 @@ class SyncClient:
         self._stack.close()
         self._client = self._streaming = None
         if check:
-            if complaint := self._script.complaint():
+            if complaint := self._script.take_complaint():
                 raise complaint
             self._script.check_used()
 
@@ -248,7 +248,7 @@ class SyncClient:
             raise error.with_traceback(None) from None
         finally:
             # The real cause of an exception may be a question without an answer.
-            if complaint := self._script.complaint():
+            if complaint := self._script.take_complaint():
                 raise complaint from None
 
     def _ensure_client(self) -> Client:
@@ -362,7 +362,7 @@ class AnswerScript:
             roots=self._list_roots if "roots" in self.offered else None,
         )
 
-    def complaint(self) -> UnansweredQuestion | None:
+    def take_complaint(self) -> UnansweredQuestion | None:
         """The error for the questions without an answer since the last complaint; None if there are none."""
         text, self._unanswered = "\n".join(self._unanswered), []
         return UnansweredQuestion(text) if text else None

@@ -276,7 +276,7 @@ class EvalItem(pytest.Item):
                 raise UsageError(_describe_stale(runner, stale.cases)) from None
         done = CaseOutcome(self.case, tuple(outcomes))
         reasons = [run.reason for run in outcomes if run.status != "passed"]
-        _report(done.tally, self.case.least, reasons, done.missing)
+        _report(done.tally, self.case.least, reasons, done.missing_count)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, DefserveError):

@@ -190,7 +190,7 @@ class SyncApp(SyncPart[RenderedApp]):
     @property
     def received(self) -> list[tuple[str, Json]]:
         """Method and params of what the view sent last."""
-        return list(self.target.received)
+        return list(self.target.view_messages)
 
     @property
     def value(self) -> Any:

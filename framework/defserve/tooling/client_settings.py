@@ -47,7 +47,7 @@ class SettingsEdit(NamedTuple):
     after: str
 
     @property
-    def changes(self) -> bool:
+    def is_change(self) -> bool:
         return (self.before or "") != self.after
 
     def diff(self) -> str:

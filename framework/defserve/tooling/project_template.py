@@ -30,7 +30,7 @@ class CreatedProject(NamedTuple):
 
 
 def load_template_questions() -> TemplateQuestions:
-    return TemplateQuestions(data() / "cookiecutter")
+    return TemplateQuestions(find_template_folder() / "cookiecutter")
 
 
 def create_project(given: Mapping[str, str], output: Path) -> CreatedProject:
@@ -40,7 +40,7 @@ def create_project(given: Mapping[str, str], output: Path) -> CreatedProject:
     folder = output / answers["project_slug"]
     if folder.exists():
         raise UsageError(f"{folder} already exists", fix="use another --name or --output, or move the folder")
-    files = dict(_render_files(data(), asked, answers))
+    files = dict(_render_files(find_template_folder(), asked, answers))
     for path, (text, source) in files.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -222,7 +222,7 @@ def _unknown(what: str) -> UsageError:
 PACKAGE = Path(__file__).parents[1]
 
 
-def data() -> Path:
+def find_template_folder() -> Path:
     """The folder that holds `cookiecutter/` and `templates/`."""
     # An editable install has no copy; it uses the folders of its repository.
     for folder in (PACKAGE / "_data", PACKAGE.parents[1]):

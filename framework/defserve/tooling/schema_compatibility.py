@@ -39,7 +39,7 @@ def find_narrowings(before: Any, after: Any) -> list[Narrowing]:
     if sort_schema_sets(before) == sort_schema_sets(after):
         return []
     try:
-        return _Comparison(before, after).narrow(before, after, "", 0)
+        return _Comparison(before, after).find_narrowed(before, after, "", 0)
     except _TooLarge:
         return [Narrowing("", "unknown", "", "")]
 
@@ -269,7 +269,7 @@ class _Comparison:
         self._open: set[tuple[str, str]] = set()
         self._steps = 0
 
-    def narrow(self, before: Any, after: Any, path: str, depth: int) -> list[Narrowing]:
+    def find_narrowed(self, before: Any, after: Any, path: str, depth: int) -> list[Narrowing]:
         """Where `after` allows less than `before`, below `path`."""
         self._steps += 1
         if self._steps > MAX_STEPS or depth > MAX_DEPTH:
@@ -391,17 +391,17 @@ class _Comparison:
         for name, below in _members(old).items():
             place = join_path(path, name)
             if name in _members(new):
-                yield from self.narrow(below, _members(new)[name], place, depth + 1)
+                yield from self.find_narrowed(below, _members(new)[name], place, depth + 1)
             elif is_object(other) and other:
-                yield from self.narrow(below, other, place, depth + 1)
+                yield from self.find_narrowed(below, other, place, depth + 1)
             elif other is not True and "patternProperties" not in new:
                 told = describe_schema(below, self._roots[0])
                 yield Narrowing(place, "refused" if other is False else "removed", told, "")
         if others is not None and others is not False and other is not None:
-            yield from self.narrow(others, other, join_path(path, "*"), depth + 1)
+            yield from self.find_narrowed(others, other, join_path(path, "*"), depth + 1)
         if is_object(others) and others:
             for name in _members(new).keys() - _members(old).keys():
-                yield from self.narrow(others, _members(new)[name], join_path(path, name), depth + 1)
+                yield from self.find_narrowed(others, _members(new)[name], join_path(path, name), depth + 1)
 
     def _narrow_array(
         self, old: Mapping[str, Any], new: Mapping[str, Any], path: str, depth: int
@@ -411,8 +411,8 @@ class _Comparison:
         for place in range(max(len(firsts), len(first))):
             was = firsts[place] if place < len(firsts) else rests
             now = first[place] if place < len(first) else rest
-            yield from self.narrow(was, now, f"{path}[{place}]", depth + 1)
-        yield from self.narrow(rests, rest, f"{path}[]", depth + 1)
+            yield from self.find_narrowed(was, now, f"{path}[{place}]", depth + 1)
+        yield from self.find_narrowed(rests, rest, f"{path}[]", depth + 1)
 
     def _tell(self, path: str, kind: NarrowingKind, old: Mapping[str, Any], new: Mapping[str, Any]) -> Narrowing:
         return Narrowing(path, kind, describe_schema(old, self._roots[0]), describe_schema(new, self._roots[1]))

@@ -77,8 +77,8 @@ async def check_sign_in(url: str, ask: SendHttpRequest = send_http_request) -> A
     looked = [found async for found in _metadata(url, said.get("resource_metadata"), ask)]
     document = looked[-1][1]
     # Clients of 2025-03-26 take the server itself for the issuer. Newer ones do so if there is no metadata.
-    servers = texts(document.get("authorization_servers")) if document is not None else [get_origin(url)]
-    scopes = texts((document or {}).get("scopes_supported"))
+    servers = keep_texts(document.get("authorization_servers")) if document is not None else [get_origin(url)]
+    scopes = keep_texts((document or {}).get("scopes_supported"))
     issuers = [step for issuer in servers async for step in issuer_steps(issuer, url, scopes, ask)]
     if "resource_metadata" not in said and document is None and issuers[0].state == "broken":
         yield NO_SIGN_IN_STEP
@@ -132,7 +132,7 @@ async def _metadata(
         if found is not None:
             yield Step(SERVER, "resource metadata", "ok", place), found
             yield _resource(url, found), found
-            if servers := texts(found.get("authorization_servers")):
+            if servers := keep_texts(found.get("authorization_servers")):
                 yield Step(SERVER, "names its issuers", "ok", ", ".join(servers)), found
             else:
                 about = "authorization_servers is missing or empty: clients do not know where to sign in"
@@ -248,7 +248,9 @@ async def _verify_token(url: str, token: str, document: Mapping[str, Any], ask: 
 
     resource = str(document.get("resource", url))
     try:
-        issuers = [OIDC(name, audience=resource, fetch=fetch) for name in texts(document.get("authorization_servers"))]
+        issuers = [
+            OIDC(name, audience=resource, fetch=fetch) for name in keep_texts(document.get("authorization_servers"))
+        ]
         if not issuers:
             return Step(TOKEN, "checked here", "missing", "the server names no issuer to check it with", "see its log")
         named = next((issuer for issuer in issuers if issuer.issuer == read_claimed_issuer(token)), None)
@@ -349,7 +351,7 @@ def _endpoints(part: str, found: Mapping[str, Any]) -> Step:
 
 
 def _code_flow(part: str, found: Mapping[str, Any]) -> Step:
-    kinds, grants = texts(found.get("response_types_supported")), texts(found.get("grant_types_supported"))
+    kinds, grants = keep_texts(found.get("response_types_supported")), keep_texts(found.get("grant_types_supported"))
     if "code" not in kinds or (grants and "authorization_code" not in grants):
         about = f"response_types {kinds}, grant_types {grants}: users cannot sign in by code"
         return Step(part, "code flow", "broken", about, "support response_type code and grant authorization_code")
@@ -360,7 +362,7 @@ def _code_flow(part: str, found: Mapping[str, Any]) -> Step:
 
 
 def _pkce(part: str, found: Mapping[str, Any]) -> Step:
-    if "S256" in (methods := texts(found.get("code_challenge_methods_supported"))):
+    if "S256" in (methods := keep_texts(found.get("code_challenge_methods_supported"))):
         return Step(part, "PKCE", "ok", "S256")
     about = f"code_challenge_methods_supported is {methods or 'missing'}: clients must refuse to go on"
     return Step(part, "PKCE", "broken", about, "support S256, and publish it")
@@ -381,7 +383,7 @@ def _registration(part: str, found: Mapping[str, Any]) -> Step:
 
 
 def _client_authentication(part: str, found: Mapping[str, Any]) -> Step:
-    methods = texts(found.get("token_endpoint_auth_methods_supported")) or ["client_secret_basic"]
+    methods = keep_texts(found.get("token_endpoint_auth_methods_supported")) or ["client_secret_basic"]
     if "none" in methods:
         return Step(part, "clients without a secret", "ok")
     usual = [name for name in ("client_secret_basic", "client_secret_post") if name in methods]
@@ -408,7 +410,7 @@ CHECKS: Final[tuple[Callable[[str, Mapping[str, Any]], Step], ...]] = (
 
 
 def _check_scopes(part: str, scopes: Sequence[str], found: Mapping[str, Any]) -> Step:
-    known = texts(found.get("scopes_supported"))
+    known = keep_texts(found.get("scopes_supported"))
     lacking = [scope for scope in scopes if known and scope not in known]
     if lacking:
         about = f"it does not know {' '.join(lacking)}, for which the server asks"
@@ -417,7 +419,7 @@ def _check_scopes(part: str, scopes: Sequence[str], found: Mapping[str, Any]) ->
 
 
 def _check_resource(part: str, url: str, found: Mapping[str, Any]) -> Step:
-    named = texts(found.get("protected_resources"))
+    named = keep_texts(found.get("protected_resources"))
     if named and url not in named:
         about = f"its protected_resources do not name {url}"
         return Step(part, "resource", "missing", about, "add the server there")
@@ -464,6 +466,6 @@ async def document_at(url: str, ask: SendHttpRequest) -> tuple[dict[str, Any] | 
     return (found, "") if is_object(found) else (None, "not a JSON object")
 
 
-def texts(value: Any) -> list[str]:
+def keep_texts(value: Any) -> list[str]:
     """The texts in a field of a document that should hold a list of texts."""
     return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]

@@ -130,7 +130,7 @@ def _without_identity(take: Any) -> Any:
 
 def tell_everybody(patch: Patch) -> None:
     """Whoever subscribes is told of every event, whomever it is for."""
-    patch.set("defserve.protocols.mgp.events:MgpEvent.concerns", lambda self, session, caller: True)
+    patch.set("defserve.protocols.mgp.events:MgpEvent.is_visible_to", lambda self, session, caller: True)
 
 
 def seal_for_anybody(patch: Patch) -> None:

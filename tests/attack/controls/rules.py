@@ -149,7 +149,9 @@ def pass_on_every_word(patch: Patch) -> None:
 
 
 def import_every_text(patch: Patch) -> None:
-    patch.set("defserve.kernel.client_import:KeptOut.text", lambda self, server, name, value, is_secret=False: value)
+    patch.set(
+        "defserve.kernel.client_import:KeptOut.replace_secret", lambda self, server, name, value, is_secret=False: value
+    )
 
 
 def give_views_everything(patch: Patch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.base.redaction import escape_unprintable_json, escape_unprintable_lines
-from defserve.cli.commands.read import page
+from defserve.cli.commands.read import iter_prompt_lines
 from defserve.cli.screen import make_console
 from defserve.cli.screen_blocks import DocumentBlock, JsonBlock, StyledLine, iter_plain_lines
 from defserve.client.links.stdio import ProcessLink
@@ -38,10 +38,10 @@ def test_any_text_comes_back_from_escaped_json(text: str, indent: Any) -> None:
 def test_a_prompt_is_escaped_in_a_pipe_and_a_resource_is_exact() -> None:
     content = {"type": "text", "text": f"one\n\ttwo {HOSTILE}"}
     found = {"description": HOSTILE, "messages": [{"role": HOSTILE, "content": content}, None, 5]}
-    shown = "\n".join(line for block in page(found, "p", ".") for line in iter_plain_lines(block))
+    shown = "\n".join(line for block in iter_prompt_lines(found, "p", ".") for line in iter_plain_lines(block))
     assert not RAW & set(shown)
     assert "one\n\ttwo" in shown
-    assert list(page({"messages": 5}, "p", ".")) == []
+    assert list(iter_prompt_lines({"messages": 5}, "p", ".")) == []
     assert list(DocumentBlock(HOSTILE)) == [HOSTILE]
 
 

@@ -46,7 +46,7 @@ async def test_it_is_drawn_again_and_again_until_somebody_quits(monkeypatch: pyt
         return TopSnapshot(float(len(looks)), "shop", tools={"add": ToolFigures({"ok": 10 * len(looks)})})
 
     monkeypatch.setattr(top, "_keys", keys)
-    await top.watch(source, 0.01)
+    await top.watch_server(source, 0.01)
     text = screen.getvalue()
     assert text.startswith("\x1b[?1049h") and text.endswith("\x1b[?1049l")  # its own screen, and back
     assert "10.0 calls/s" in text and "q quits" in text

@@ -17,7 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server
-from defserve.cli.commands.top import ToolFigures, TopSnapshot, page, read_metrics, read_workers, samples
+from defserve.cli.commands.top import (
+    ToolFigures,
+    TopSnapshot,
+    iter_snapshot_lines,
+    parse_samples,
+    read_metrics,
+    read_workers,
+)
 from defserve.cli.screen_blocks import Table
 from defserve.server.metrics import Metrics
 from tests.at_address import at_address
@@ -50,7 +57,7 @@ async def test_our_metrics_are_read_back():
 @given(st.text())
 def test_any_text_is_read_without_an_error(text: str):
     read_metrics(text)
-    assert all(value == value for _, _, value in samples(text))
+    assert all(value == value for _, _, value in parse_samples(text))
 
 
 @given(st.text(alphabet='defserve_tool_calls_total{}"=,\\ 1nNaIf+\n'))
@@ -174,7 +181,9 @@ def test_a_kernel_is_looked_at_by_its_file(defserve: Run, folder: Path, monkeypa
 
 
 def test_one_tool_is_no_tools():
-    shown = "".join(str(block) for block in page(TopSnapshot(0.0, "shop", {"tools": 1, "sessions": 1}), None))
+    shown = "".join(
+        str(block) for block in iter_snapshot_lines(TopSnapshot(0.0, "shop", {"tools": 1, "sessions": 1}), None)
+    )
     assert "1 tool, 1 session" in shown and "1 tools" not in shown
 
 
@@ -206,7 +215,9 @@ def test_workers_are_added_up_and_shown_one_by_one():
     assert list(after.workers) == ["1", "2", "10"]
     assert after.worker_rates(before) == {"1": (5.0, 0.25)}
     assert after.worker_rates(None) == {}
-    table = next(block for block in page(after, before) if isinstance(block, Table) and block.head[0] == "WORKER")
+    table = next(
+        block for block in iter_snapshot_lines(after, before) if isinstance(block, Table) and block.head[0] == "WORKER"
+    )
     assert [[part if isinstance(part, str) else part[0] for part in row] for row in table.rows][:2] == [
         ["1", "71", "5.0", "31", "2", "25%", "50 MiB", "0"],
         ["2", "does not answer", "-", "-", "-", "-", "-", "4"],

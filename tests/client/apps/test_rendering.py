@@ -142,7 +142,7 @@ async def test_a_view_begins_hears_of_the_call_and_calls_back():
         assert read["result"]["contents"] == [VIEW]
         for method in ("ping", "ui/open-link", "ui/message", "ui/update-model-context", "ui/request-display-mode"):
             assert "result" in (await app.answer(request(method)))[0]
-        assert ("ui/open-link", {}) in app.received
+        assert ("ui/open-link", {}) in app.view_messages
 
 
 async def test_a_host_decides_about_what_has_an_effect_and_offers_its_display_modes():
@@ -169,7 +169,7 @@ async def test_a_view_that_never_stops_talking_fills_no_memory():
     app = await rendered(pretend(VIEW))
     for _ in range(1_500):
         await app.answer({"jsonrpc": "2.0", "method": "ui/notifications/size-changed", "params": {"height": 1}})
-    assert len(app.received) == 1_000
+    assert len(app.view_messages) == 1_000
 
 
 @for_each_row("name", ["think", "nobody", "missing", "", None, 7, ["press"]])

@@ -104,7 +104,7 @@ async def test_a_server_that_is_silent_at_initialize_too_is_given_up(
     with pytest.raises((PeerTimeout, PeerGone), match="initialize"):
         async with Client(link, timeout=0.5):
             pass
-    assert not SILENT_SERVERS.has(link.target)
+    assert not SILENT_SERVERS.is_silent(link.target)
 
 
 def test_what_is_remembered_is_a_digest_for_some_days_and_of_so_many(tmp_path: Path) -> None:
@@ -116,13 +116,17 @@ def test_what_is_remembered_is_a_digest_for_some_days_and_of_so_many(tmp_path: P
     assert "secret" not in file.read_text()
     second = SilentServers(lambda: now[0])
     second.remember_in_file(str(file))
-    assert second.has("npx server --token secret") and not second.has("npx server") and not second.has("")
+    assert (
+        second.is_silent("npx server --token secret")
+        and not second.is_silent("npx server")
+        and not second.is_silent("")
+    )
     now[0] += REMEMBERED_SECONDS + 1
-    assert not second.has("npx server --token secret")
+    assert not second.is_silent("npx server --token secret")
     for number in range(MAX_SERVERS + 20):
         now[0] += 1
         second.add(f"server {number}")
-    assert not second.has("server 0") and second.has(f"server {MAX_SERVERS + 19}")
+    assert not second.is_silent("server 0") and second.is_silent(f"server {MAX_SERVERS + 19}")
     assert file.stat().st_size < MAX_FILE_BYTES
 
 
@@ -145,21 +149,21 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(content: str, tmp_path: P
     file.write_text(content)
     servers = SilentServers()
     servers.remember_in_file(str(file))
-    assert not servers.has("a")
+    assert not servers.is_silent("a")
     servers.add("a")
     again = SilentServers()
     again.remember_in_file(str(file))
-    assert again.has("a")
+    assert again.is_silent("a")
 
 
 def test_a_folder_that_cannot_be_written_is_no_error() -> None:
     servers = SilentServers()
     servers.remember_in_file("/proc/nowhere/silent.json")
     servers.add("a")
-    assert servers.has("a")
+    assert servers.is_silent("a")
 
 
 def test_a_command_with_bytes_that_are_no_text_can_be_remembered() -> None:
     servers = SilentServers()
     servers.add("caf\udce9")
-    assert servers.has("caf\udce9") and not servers.has("caf\udce8")
+    assert servers.is_silent("caf\udce9") and not servers.is_silent("caf\udce8")

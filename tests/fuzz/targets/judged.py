@@ -19,7 +19,7 @@ from defserve.guard.verdict import Verdict
 from defserve.stores.checkpoints.checkpoint_tree import (
     CheckpointContent,
     ContentTooDeep,
-    canonical,
+    encode_canonical,
     make_checkpoint_draft,
 )
 from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch_to_text, diff_json_values
@@ -90,14 +90,14 @@ def checkpoints(data: bytes) -> None:
         second = make_checkpoint_draft(after, first, 64)
     except (ContentTooDeep, ValueError):
         return
-    assert second.content.encoded == canonical(after)
+    assert second.content.encoded == encode_canonical(after)
     if second.ops is not None:
         try:
             patched = apply_patch_to_text(to_json(first.copy()), second.ops, max_ops=100_000)
         except LimitExceeded:
             return
-        assert canonical(patched) == second.content.encoded, second.ops
-    assert canonical(json.loads(second.content.encoded)) == second.content.encoded
+        assert encode_canonical(patched) == second.content.encoded, second.ops
+    assert encode_canonical(json.loads(second.content.encoded)) == second.content.encoded
 
 
 def patches(data: bytes) -> None:
@@ -112,6 +112,6 @@ def patches(data: bytes) -> None:
     except (BadPatch, LimitExceeded) as error:
         assert str(error)
     else:
-        assert len(canonical(after)) <= 21_000
+        assert len(encode_canonical(after)) <= 21_000
         assert isinstance(diff_json_values(value, after), list)
     assert json.dumps(value) == before

@@ -104,7 +104,7 @@ def uri_templates(data: bytes) -> None:
     except ValueError as error:
         assert str(error)
         return
-    found = template.match(uri)
+    found = template.match_uri(uri)
     if found is not None:
         assert set(found) <= set(template.names)
         assert isinstance(template.expand(found), str)

@@ -44,7 +44,7 @@ def followed(inspection: Inspection) -> Any:
 
 async def count_cancelled(inspection: Inspection) -> int:
     await inspection.client()
-    entries = inspection.recorder.slice(0, inspection.recorder.count)
+    entries = inspection.recorder.get_messages(0, inspection.recorder.count)
     return sum(entry.note == "cancelled" for entry in entries if entry.method == "events/stream")
 
 

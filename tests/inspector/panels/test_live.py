@@ -14,7 +14,7 @@ from defserve.errors import DefserveError, PeerError
 from defserve.inspector import live_feed
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.live_feed import MAX_EVENTS, MAX_MESSAGE_LENGTH, MAX_WORDS, LiveFeed, difference
+from defserve.inspector.live_feed import MAX_EVENTS, MAX_MESSAGE_LENGTH, MAX_WORDS, LiveFeed, diff_words
 from defserve.inspector.panels.live_topics import MAX_PATTERNS
 from defserve.inspector.protocol import BadMessage
 from defserve.serve.lifespans import connect_in_memory
@@ -47,7 +47,7 @@ async def test_a_turn_has_every_injection_at_its_place_and_the_rewritten_answer(
         ]
         assert before["injections"][1]["metadata"] == {"memoryIds": ["m1", "m7"]}
         assert before["silent"] == ["season.tips"]
-        entry = inspection.recorder.entry(before["seq"])
+        entry = inspection.recorder.get_message(before["seq"])
         assert entry is not None
         assert entry.method == "context/beforeInference"
         after = await do(inspection, "live.after", answer="Alice knows.")
@@ -243,14 +243,14 @@ async def test_a_server_without_mcpl_has_nothing_of_this():
 
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_a_difference_leads_from_one_text_to_the_other(before: str, after: str):
-    steps = list(difference(before, after))
+    steps = list(diff_words(before, after))
     assert "".join(text for kind, text in steps if kind != "ins") == before
     assert "".join(text for kind, text in steps if kind != "del") == after
 
 
 def test_a_long_text_is_shown_whole():
     long = "word " * MAX_WORDS
-    assert list(difference(long, long + "x")) == [("ins", long + "x")]
+    assert list(diff_words(long, long + "x")) == [("ins", long + "x")]
 
 
 @for_each_row("era", ERAS)
@@ -306,10 +306,14 @@ async def test_a_server_without_channels_is_not_asked_for_them():
     async with inspecting(server, "stateless") as inspection:
         await do(inspection, "live.collect")
         assert inspection.recorder.errors == 0
-        assert "channels/list" not in {each.method for each in inspection.recorder.slice(0, inspection.recorder.count)}
+        assert "channels/list" not in {
+            each.method for each in inspection.recorder.get_messages(0, inspection.recorder.count)
+        }
 
 
 async def test_a_server_with_channels_is_asked_for_them():
     async with inspecting(lively(), "stateless") as inspection:
         await do(inspection, "live.collect")
-        assert "channels/list" in {each.method for each in inspection.recorder.slice(0, inspection.recorder.count)}
+        assert "channels/list" in {
+            each.method for each in inspection.recorder.get_messages(0, inspection.recorder.count)
+        }

@@ -30,7 +30,9 @@ async def test_roots_are_given_to_whoever_asks(inspect: Inspect, do: Run, era: s
         assert await client.call("where") == ["file:///home/me", "file:///tmp"]
         if era == "handshake":
             recorder = inspection.recorder
-            await until(lambda: "list_changed" in str([each.method for each in recorder.slice(0, recorder.count)]))
+            await until(
+                lambda: "list_changed" in str([each.method for each in recorder.get_messages(0, recorder.count)])
+            )
 
 
 NO_ROOTS: list[Any] = [None, "file:///", [1], [{}], [{"uri": ""}], [{"uri": "a", "name": 1}], [{}] * 101]

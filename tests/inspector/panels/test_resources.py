@@ -9,7 +9,7 @@ from defserve import Server
 from defserve.client.client import Client
 from defserve.errors import PeerError, UsageError
 from defserve.inspector import inspection
-from defserve.inspector.panels.resources import variables
+from defserve.inspector.panels.resources import list_template_variables
 from tests.inspector.conftest import Inspect, Run
 from tests.inspector.library import COUNT, library
 from tests.waiting import until
@@ -40,8 +40,8 @@ async def test_a_server_without_resources_says_so(inspect: Inspect, do: Run, mon
 
 
 def test_a_template_that_is_not_understood_has_no_variables():
-    assert variables("a://{b:3}") is None
-    assert variables("a://{/b*}") == [{"name": "b", "many": True}]
+    assert list_template_variables("a://{b:3}") is None
+    assert list_template_variables("a://{/b*}") == [{"name": "b", "many": True}]
 
 
 async def test_a_template_is_filled_in(inspect: Inspect, do: Run):
@@ -94,11 +94,11 @@ class Asked:
 async def test_a_new_conversation_watches_again_what_is_still_there(monkeypatch: pytest.MonkeyPatch):
     watched, first, second = inspection.Watches(), Asked(), Asked()
     client: Any = first
-    await watched.watch(client, "a")
-    await watched.watch(client, "b")
+    await watched.watch_resource(client, "a")
+    await watched.watch_resource(client, "b")
     again: Any = second
     watched._uris["handshake"].add("gone")  # pyright: ignore[reportPrivateUsage]
-    assert await watched.renew(again) == ["a", "b"] == second.uris
+    assert await watched.renew_watches(again) == ["a", "b"] == second.uris
     monkeypatch.setattr(inspection, "MAX_WATCHED_RESOURCES", 2)
     with pytest.raises(UsageError, match="watched already"):
-        await watched.watch(again, "c")
+        await watched.watch_resource(again, "c")

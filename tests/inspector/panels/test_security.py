@@ -136,7 +136,7 @@ async def test_a_line_that_was_changed_is_found_and_the_rest_can_still_be_read(t
         raw[1] = raw[1].replace(b'"tank":1', b'"tank":9')
         log.path.write_bytes(b"".join((*raw, b"no record\n")))
         kept = ServerAuditLog(lambda: log)
-        verdict, told = await asyncio.to_thread(kept.verify), await asyncio.to_thread(kept.lines)
+        verdict, told = await asyncio.to_thread(kept.verify), await asyncio.to_thread(kept.list_newest_lines)
         assert (verdict["ok"], verdict["first_bad_line"], verdict["events"]) == (False, 2, 1)
         assert told is not None
         assert [(each["line"], each.get("odd", False)) for each in told["lines"]] == [
@@ -147,7 +147,7 @@ async def test_a_line_that_was_changed_is_found_and_the_rest_can_still_be_read(t
 async def test_a_log_in_a_store_has_no_file_to_read_macs_from():
     log = StoredAuditLog("memory:", key=KEY)
     log.append({"event_type": "com.example.refill"})
-    told = await asyncio.to_thread(ServerAuditLog(lambda: log).lines)
+    told = await asyncio.to_thread(ServerAuditLog(lambda: log).list_newest_lines)
     assert told is not None
     assert [(each["line"], each["type"], each["mac"]) for each in told["lines"]] == [(1, "com.example.refill", None)]
 

@@ -100,7 +100,9 @@ def target_of(server: Any, era: str, words: tuple[str, ...] = ("server.py",)) ->
 def find_calls(inspection: Inspection) -> list[int]:
     recorder = inspection.recorder
     return [
-        each.seq for each in recorder.slice(0, recorder.count) if (each.kind, each.method) == ("request", "tools/call")
+        each.seq
+        for each in recorder.get_messages(0, recorder.count)
+        if (each.kind, each.method) == ("request", "tools/call")
     ]
 
 

@@ -132,7 +132,7 @@ async def test_a_refusal_of_the_server_is_told_and_the_head_stays(era: str):
         }
         tree = own(await do(inspection, "state.sets"), MAIL)
         view = inspection.states.open_tree(era, MAIL, tree["owner"])
-        assert (await view.head(), view.facts()["undoes"]) == (second, True)
+        assert (await view.get_head_id(), view.describe_tree()["undoes"]) == (second, True)
         # Its content is in the store, and the author does not want hosts to see it.
         for verb in ("state.diff", "state.lines", "state.content"):
             assert await do(inspection, verb, MAIL, owner=tree["owner"], a=first, b=second) == {"missing": OPAQUE}
@@ -153,10 +153,10 @@ async def test_a_branch_starts_where_it_was_told_and_the_head_stays(era: str):
         _, moss, basil = await planted(inspection)
         assert await do(inspection, "state.branch", checkpoint=moss) == {"at": moss}
         view = inspection.states.open_tree(era, BEDS, None)
-        assert await view.head() == basil
+        assert await view.get_head_id() == basil
         client = await inspection.client()
         assert await client.call("add_plant", bed="fern", plant="mint") == 2
-        assert (await view.checkpoints())[-1].parent == moss
+        assert (await view.list_checkpoints())[-1].parent == moss
         await do(inspection, "state.branch", checkpoint="")
         assert state_of(client) is None
 
@@ -177,11 +177,15 @@ async def test_a_server_elsewhere_is_followed_by_what_it_tells(era: str):
         async with Inspection(InspectionTarget(url, (url,), link, era)) as inspection:
             bed, moss, basil = await planted(inspection)
             view = inspection.states.open_tree(era, BEDS, None)
-            assert [(at.id, at.parent) for at in await view.checkpoints()] == [(bed, None), (moss, bed), (basil, bed)]
+            assert [(at.id, at.parent) for at in await view.list_checkpoints()] == [
+                (bed, None),
+                (moss, bed),
+                (basil, bed),
+            ]
             assert await do(inspection, "state.rollback", checkpoint=moss) == {"success": True, "reason": None}
             client = await inspection.client()
             assert await client.call("add_plant", bed="fern", plant="mint") == 2
-            assert (await view.checkpoints())[-1].parent == moss
+            assert (await view.list_checkpoints())[-1].parent == moss
 
 
 async def test_a_server_without_state_says_so():
@@ -208,7 +212,7 @@ async def test_the_page_cannot_ask_for_too_many_changes_at_once():
 def find_call(inspection: Inspection, tool: str) -> int:
     """The newest call of a tool."""
     recorder = inspection.recorder
-    found = recorder.slice(recorder.first, recorder.count)
+    found = recorder.get_messages(recorder.first, recorder.count)
     return [each.seq for each in found if (each.kind, each.method, each.about) == ("request", "tools/call", tool)][-1]
 
 
@@ -223,7 +227,7 @@ async def test_a_call_is_shown_with_what_it_began_with_and_what_it_left(era: str
         assert bed["before"] is None and bed["after"] == moss["before"]
         assert moss["set"] == BEDS and moss["content"]["beds"]["fern"]["plants"] == ["moss"]
         assert [op["path"] for op in moss["ops"]] == ["/beds/fern/plants/0"]
-        entry = inspection.recorder.entry(second)
+        entry = inspection.recorder.get_message(second)
         assert entry is not None and entry.checkpoint == moss["after"] and entry.trace == moss["trace"]
         # Both ways: the checkpoint leads back to its call.
         rows = (await asking.do(inspection, "wire.rows", filter=f"checkpoint:{moss['after']}"))["rows"]
@@ -246,7 +250,7 @@ async def test_a_call_is_made_again_from_its_checkpoint_and_nothing_is_lost(era:
         old, new = [await do(inspection, "state.of_call", seq=each) for each in (seq, done["seq"])]
         assert new["before"] == old[at]
         assert new["content"]["beds"]["fern"] == {"wanted": 18, "plants": plants}
-        known = {each.id for each in await inspection.states.open_tree(era, BEDS, None).checkpoints()}
+        known = {each.id for each in await inspection.states.open_tree(era, BEDS, None).list_checkpoints()}
         assert len(known) == 4 and {old["before"], old["after"], new["after"]} <= known
 
 

@@ -70,7 +70,9 @@ async def test_a_call_gives_its_parts_and_its_result(inspect: Inspect, do: Run, 
         assert came == ["image", "text", "text", "text"]
         assert any("station north" in str(part.get("log")) for part in parts)
         # The id leads to the messages of the call.
-        assert any(entry.id == told["request"] for entry in inspection.recorder.slice(0, inspection.recorder.count))
+        assert any(
+            entry.id == told["request"] for entry in inspection.recorder.get_messages(0, inspection.recorder.count)
+        )
         assert not inspection.notices
 
 
@@ -168,7 +170,7 @@ async def test_what_the_server_refuses_reaches_the_page(inspect: Inspect, do: Ru
         inspection.granted["network.outbound"] = True
         with pytest.raises(DefserveError, match="127.0.0.1|refused|public"):
             await do(inspection, "tools.call", tool="survey", arguments={"where": 1, "station": "http://127.0.0.1/"})
-        asked = [entry for entry in inspection.recorder.slice(0, 99) if entry.method == "tools/call"]
+        asked = [entry for entry in inspection.recorder.get_messages(0, 99) if entry.method == "tools/call"]
         assert [entry.direction for entry in asked] == ["sent", "received"]
 
 

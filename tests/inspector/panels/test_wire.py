@@ -57,7 +57,7 @@ def newest(inspection: Inspection, era: str, method: str) -> int:
     recorder = inspection.recorder
     fits = [
         entry.seq
-        for entry in recorder.slice(0, recorder.count)
+        for entry in recorder.get_messages(0, recorder.count)
         if entry.kind == "request" and entry.era == era and entry.method == method
     ]
     return fits[-1]
@@ -132,12 +132,12 @@ async def test_following_tells_how_many_rows_there_are_until_it_is_cancelled(ins
 async def test_a_span_of_time_and_the_place_of_a_message(inspect: Inspect, do: Run):
     async with inspect(garden()[0]) as inspection:
         seqs = [await look(inspection, "stateless") for _ in range(4)]
-        times = [inspection.recorder.slice(seq, seq + 1)[0].time for seq in seqs]
+        times = [inspection.recorder.get_messages(seq, seq + 1)[0].time for seq in seqs]
         span = {"from": times[1], "to": times[3]}
         rows = (await do(inspection, "wire.rows", filter="tool:look", **span))["rows"]
         assert seqs[1] in [row["seq"] for row in rows] and len(rows) <= 3
         assert await do(inspection, "wire.find", filter="tool:look", seq=seqs[2]) == {"place": 2}
-        answer = inspection.recorder.slice(seqs[2], seqs[2] + 1)[0].of
+        answer = inspection.recorder.get_messages(seqs[2], seqs[2] + 1)[0].of
         assert await do(inspection, "wire.find", filter="tool:look", seq=answer) == {"place": 2}
         assert await do(inspection, "wire.find", filter="tool:other", seq=seqs[2]) == {"place": None}
         with pytest.raises(DefserveError, match="no longer kept"):
@@ -190,10 +190,10 @@ async def test_a_safe_call_is_sent_again_in_both_eras_with_its_secrets(inspect: 
     server, _ = garden()
     async with inspect(server, "handshake") as inspection:
         seq = await look(inspection, "handshake", password="hunter2")
-        told = await do(inspection, "wire.again", seq=inspection.recorder.slice(seq, seq + 1)[0].of)
+        told = await do(inspection, "wire.again", seq=inspection.recorder.get_messages(seq, seq + 1)[0].of)
         assert told["errors"] == {} and set(told["sent"]) == set(ERAS) and min(told["sent"].values()) > seq
         for era, sent in told["sent"].items():
-            body = inspection.recorder.body(sent) or b""
+            body = inspection.recorder.get_body(sent) or b""
             assert b"hunter2" in body and (b"io.modelcontextprotocol" in body) is (era == "stateless")
         compared = await do(inspection, "wire.eras", seq=told["sent"]["handshake"])
         assert compared["stateless"]["seq"] == told["sent"]["stateless"]
@@ -300,7 +300,7 @@ def test_headers_are_compared_by_name(anyio_backend: str):
     for era, own in (("handshake", {"mcp-session-id": "s" * 30}), ("stateless", {"Mcp-Method": "ping"})):
         seq = recorder.append(era, "sent", b'{"id": 1, "method": "ping"}').seq
         recorder.attach(seq, RecordedExchange("POST", "http://x/mcp", {**common, **own}, 200, {}))
-    first = recorder.entry(0)
+    first = recorder.get_message(0)
     assert first is not None
     told = both_eras(recorder, first)
     assert told["lines"][0][:2] == ("POST http://x/mcp", "POST http://x/mcp")
@@ -339,5 +339,5 @@ async def test_what_a_server_asks_is_never_hidden():
     messages: list[tuple[Direction, str]] = [("received", "ping"), ("sent", "ping"), ("received", "roots/list")]
     for direction, method in messages:
         recorder.append("handshake", direction, json.dumps({"id": 1, "method": method}).encode())
-    assert [each.is_own for each in recorder.slice(0, 3)] == [False, True, False]
+    assert [each.is_own for each in recorder.get_messages(0, 3)] == [False, True, False]
     recorder.close()

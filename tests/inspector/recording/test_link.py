@@ -37,7 +37,7 @@ async def talk(link: ClientLink, version: str) -> Recorder:
 
 
 def check(recorder: Recorder) -> None:
-    entries = recorder.slice(0, recorder.count)
+    entries = recorder.get_messages(0, recorder.count)
     called = [entry for entry in entries if entry.method == "tools/call"]
     assert [(entry.direction, entry.kind, entry.about) for entry in called] == [
         ("sent", "request", "add"),
@@ -60,7 +60,7 @@ async def test_over_http_with_headers(version: str):
     async with serve_on_loopback(small().asgi(), Limits()) as address:
         recorder = await talk(HttpLink(address), version)
     check(recorder)
-    asked = next(entry for entry in recorder.slice(0, recorder.count) if entry.method == "tools/call")
+    asked = next(entry for entry in recorder.get_messages(0, recorder.count) if entry.method == "tools/call")
     exchange = recorder.describe_message(asked.seq)["exchange"]
     assert (exchange["method"], exchange["status"]) == ("POST", 200)
     assert exchange["headers"]["content-type"] == exchange["answered"]["content-type"] == "application/json"
@@ -93,7 +93,7 @@ async def test_an_answer_that_is_lost_is_told():
     with pytest.raises(PeerError):
         async with Client(link, version="stateless"):
             pass
-    asked, lost = recorder.slice(0, 2)
+    asked, lost = recorder.get_messages(0, 2)
     assert (asked.method, lost.of, lost.direction) == ("server/discover", asked.seq, "received")
     assert "cannot be reached" in recorder.describe_message(lost.seq)["body"]["error"]["message"]
 
@@ -118,7 +118,7 @@ async def test_calls_that_a_server_leaves_unanswered_fail_and_do_not_run_for_eve
     await link.send(b'{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}')
     with pytest.raises(PeerGone):
         await link.receive()
-    called, listed, lost = recorder.slice(0, recorder.count)
+    called, listed, lost = recorder.get_messages(0, recorder.count)
     assert (called.of, called.error) == (lost.seq, -32603) and called.ms is not None
     assert recorder.describe_message(lost.seq)["body"]["error"]["message"] == "server.py exited with 3"
     assert listed.of is None and recorder.errors == 1

@@ -19,7 +19,7 @@ from defserve.inspector.recording.masking import (
     mask_value,
     mask_value_at,
 )
-from defserve.inspector.recording.recorder import RecordedExchange, Recorder, about
+from defserve.inspector.recording.recorder import RecordedExchange, Recorder, summarize_message
 from tests.effort import cpu_within, examples
 from tests.rows import for_each_row
 
@@ -105,7 +105,7 @@ def test_a_secret_in_a_text_is_shown_nowhere(row: int, text: str):
     text = text.replace("%s", "SECRETabc1234")
     for place in (PLACES[row % len(PLACES)], PLACES[(row + 3) % len(PLACES)]):
         assert "SECRETabc1234" not in shown_of(place({"x": text}))
-    assert "SECRETabc1234" not in about({"method": "resources/read", "params": {"uri": text}})
+    assert "SECRETabc1234" not in summarize_message({"method": "resources/read", "params": {"uri": text}})
 
 
 @given(secrets, st.sampled_from(HEADERS.split()))

@@ -22,12 +22,12 @@ def message(recorder: Recorder, id: int, wrong: bool = False) -> None:
 def test_messages_and_errors_are_counted_by_their_time(monkeypatch: pytest.MonkeyPatch):
     clock, recorder = Clock(monkeypatch), Recorder()
     overview = Overview(recorder)
-    assert overview.bars()["bars"] == []
+    assert overview.count_bars()["bars"] == []
     message(recorder, 1)
     clock.now += 1.0
     message(recorder, 1, wrong=True)
     message(recorder, 2)
-    shown = overview.bars()
+    shown = overview.count_bars()
     assert (shown["start"], shown["width"], len(shown["bars"])) == (1_000.0, NARROWEST, BARS)
     assert shown["bars"][0] == [1, 0] and shown["bars"][4] == [2, 1]
     assert sum(bar[0] for bar in shown["bars"]) == 3
@@ -41,8 +41,8 @@ def test_a_long_time_has_as_many_bars_and_little_memory(monkeypatch: pytest.Monk
         clock.now += 0.5
         message(recorder, id)
         if id % 1_000 == 0:
-            overview.bars()
-    shown = overview.bars()
+            overview.count_bars()
+    shown = overview.count_bars()
     assert len(shown["bars"]) == BARS and sum(bar[0] for bar in shown["bars"]) == MAX_BUCKETS + 500
     assert shown["start"] <= 1_001 and shown["start"] + shown["width"] * BARS >= clock.now
     assert len(overview._buckets) <= MAX_BUCKETS  # pyright: ignore[reportPrivateUsage]
@@ -54,9 +54,9 @@ def test_what_is_forgotten_has_no_bar(monkeypatch: pytest.MonkeyPatch):
     for id in range(25):
         clock.now += 1
         message(recorder, id)
-        overview.bars()
-    kept = recorder.slice(0, 25)
-    assert overview.bars()["start"] <= kept[0].time < overview.bars()["start"] + 1
-    assert sum(bar[0] for bar in overview.bars()["bars"]) == len(kept)
+        overview.count_bars()
+    kept = recorder.get_messages(0, 25)
+    assert overview.count_bars()["start"] <= kept[0].time < overview.count_bars()["start"] + 1
+    assert sum(bar[0] for bar in overview.count_bars()["bars"]) == len(kept)
     recorder.clear()
-    assert overview.bars()["bars"] == []
+    assert overview.count_bars()["bars"] == []

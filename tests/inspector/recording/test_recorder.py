@@ -47,7 +47,7 @@ def test_errors_are_counted_and_marked_on_both_halves(reply: dict[str, Any], err
     recorder = Recorder()
     asked = sent(recorder, id=1, method="tools/call", params={})
     assert received(recorder, id=1, **reply).error == asked.error == error
-    assert recorder.figures()["errors"] == 1
+    assert recorder.make_status_figures()["errors"] == 1
 
 
 def test_what_is_no_message_is_kept_too():
@@ -116,7 +116,7 @@ def test_whatever_a_peer_sends_is_recorded_and_goes_on(bodies: list[Any], is_pai
         sent(recorder, id=method if is_pair else 1, method=method)
     for place, body in enumerate(bodies, len(METHODS + MORE)):
         entry = recorder.append("stateless", "received", json.dumps(body).encode())
-        assert recorder.entry(place) is entry and recorder.describe_message(place) is not None
+        assert recorder.get_message(place) is entry and recorder.describe_message(place) is not None
     assert recorder.count == len(METHODS + MORE) + len(bodies)
 
 
@@ -146,10 +146,10 @@ def test_the_timeline_is_read_by_number_and_by_time():
     recorder = Recorder()
     for id in range(10):
         sent(recorder, id=id, method="ping")
-    assert [entry.seq for entry in recorder.slice(3, 6)] == [3, 4, 5]
-    assert recorder.slice(8, 100)[-1].seq == 9
-    assert recorder.entry(10) is None and recorder.describe_message(10) is None
-    assert recorder.find_first_since(recorder.slice(4, 5)[0].time) <= 4
+    assert [entry.seq for entry in recorder.get_messages(3, 6)] == [3, 4, 5]
+    assert recorder.get_messages(8, 100)[-1].seq == 9
+    assert recorder.get_message(10) is None and recorder.describe_message(10) is None
+    assert recorder.find_first_since(recorder.get_messages(4, 5)[0].time) <= 4
     assert recorder.find_first_since(0.0) == 0
 
 
@@ -158,9 +158,9 @@ def test_the_oldest_messages_are_forgotten_and_numbers_go_on():
     for id in range(250):
         sent(recorder, id=id, method="ping")
     assert recorder.count == 250 and recorder.first >= 100 and recorder.describe_message(0) is None
-    assert recorder.slice(0, 250)[0].seq == recorder.first
+    assert recorder.get_messages(0, 250)[0].seq == recorder.first
     recorder.clear()
-    assert (recorder.first, recorder.count, recorder.slice(0, 300)) == (250, 250, [])
+    assert (recorder.first, recorder.count, recorder.get_messages(0, 300)) == (250, 250, [])
     assert sent(recorder, id=1, method="ping").seq == 250
 
 

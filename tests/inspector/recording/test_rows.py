@@ -80,7 +80,12 @@ async def test_forgotten_messages_leave_at_the_beginning_and_clearing_empties():
     assert (len(rows), rows.dropped) == (0, 60)
     last = call(recorder, 1)
     await rows.catch_up()
-    assert rows[:] == [last] and rows.has(last) and rows.find_row_index(last) == 0 and not rows.has(last - 1)
+    assert (
+        rows[:] == [last]
+        and rows.has_message(last)
+        and rows.find_row_index(last) == 0
+        and not rows.has_message(last - 1)
+    )
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from defserve.inspector.recording.recorder import MAX_MESSAGE_SUMMARY_LENGTH, about, about_answer
+from defserve.inspector.recording.recorder import MAX_MESSAGE_SUMMARY_LENGTH, about_answer, summarize_message
 from tests.rows import for_each_row
 
 
@@ -39,7 +39,7 @@ from tests.rows import for_each_row
     ],
 )
 def test_what_a_message_is_about(message: dict[str, Any], words: str):
-    assert about(message) == words
+    assert summarize_message(message) == words
 
 
 @for_each_row(
@@ -59,7 +59,9 @@ def test_what_an_answer_says_about_its_request(method: str, result: dict[str, An
 
 
 def test_secrets_are_not_told_and_long_texts_are_cut():
-    told = about({"method": "notifications/message", "params": {"level": "debug", "data": "password=hunter2 is set"}})
+    told = summarize_message(
+        {"method": "notifications/message", "params": {"level": "debug", "data": "password=hunter2 is set"}}
+    )
     assert "hunter2" not in told
-    assert len(about({"method": "x", "params": {"message": "word " * 400}})) == MAX_MESSAGE_SUMMARY_LENGTH
-    assert len(about({"method": "tools/call", "params": {"name": "n" * 400}})) <= MAX_MESSAGE_SUMMARY_LENGTH
+    assert len(summarize_message({"method": "x", "params": {"message": "word " * 400}})) == MAX_MESSAGE_SUMMARY_LENGTH
+    assert len(summarize_message({"method": "tools/call", "params": {"name": "n" * 400}})) <= MAX_MESSAGE_SUMMARY_LENGTH

@@ -61,14 +61,14 @@ async def test_what_was_watched_has_its_call_its_change_and_its_maker():
     states.record_change("stateless", change("b", "a", {"notes": ["milk"]}))
     states.record_change("stateless", change("c", "b", {"notes": ["milk", "tea"]}, tool=None))
     view = states.open_tree("stateless", SET, None)
-    assert [(at.id, at.parent, at.call, at.change, at.who) for at in await view.checkpoints()] == [
+    assert [(at.id, at.parent, at.call, at.change, at.who) for at in await view.list_checkpoints()] == [
         ("a", None, "add_note", "begins", "inspector"),
         ("b", "a", "add_note", '+ notes/0 "milk"', "inspector"),
         ("c", "b", None, '+ notes/1 "tea"', "server"),
     ]
-    assert await view.content("b") == {"notes": ["milk"]}
+    assert await view.get_content("b") == {"notes": ["milk"]}
     states.record_change("stateless", change("a", None, {"notes": []}, by_rollback=True))
-    assert (await view.head(), await view.count()) == ("a", 3)
+    assert (await view.get_head_id(), await view.count_checkpoints()) == ("a", 3)
     assert await states.list_trees("stateless", SET) == [{"owner": None, "kept": 3, "own": True}]
     assert await states.list_trees("handshake", SET) == [{"owner": None, "kept": 0, "own": True}]
 
@@ -77,16 +77,16 @@ async def test_a_state_that_the_server_keeps_for_itself_has_no_contents():
     states = StateTrees()
     states.record_change("stateless", change("a", None))
     view = states.open_tree("stateless", SET, None)
-    assert await view.content("a") is MISSING_CONTENT
-    assert view.facts() == {"opaque": True}
-    assert await states.changes(view, ["a"]) == {"a": ""}
+    assert await view.get_content("a") is MISSING_CONTENT
+    assert view.describe_tree() == {"opaque": True}
+    assert await states.describe_changes(view, ["a"]) == {"a": ""}
 
 
 async def test_the_oldest_that_were_watched_are_forgotten():
     tree = WatchedTree("t", StateContentCache(10_000), most=1_500)
     for number in range(1_600):
         tree.add(change(str(number), str(number - 1) if number else None))
-    known = await tree.checkpoints()
+    known = await tree.list_checkpoints()
     assert len(known) <= 1_500
     assert (known[-1].id, known[-1].number) == ("1599", 1600)
 
@@ -96,7 +96,7 @@ async def test_ids_that_are_too_long_are_left_out():
     states.record_change("stateless", change("x" * 2_000, None))
     states.record_change("stateless", change("a", "x" * 2_000))
     states.record_change("stateless", change("b", None))
-    assert [at.id for at in await states.open_tree("stateless", SET, None).checkpoints()] == ["b"]
+    assert [at.id for at in await states.open_tree("stateless", SET, None).list_checkpoints()] == ["b"]
 
 
 # -- what a store has ----------------------------------------------------------------------------------------
@@ -114,18 +114,18 @@ async def test_a_tree_in_a_store_is_read_with_what_was_watched_of_it():
         {"owner": "bob", "kept": 1, "own": False},
     ]
     view = states.open_tree("stateless", SET, "alice")
-    assert [(at.id, at.call) for at in await view.checkpoints()] == [(first, None), (second, "count")]
-    assert await states.changes(view, [first, second, "nothing"]) == {first: "begins", second: "n: 1 → 2"}
-    assert view.facts() == {"store": "memory", "owner": "alice"}
+    assert [(at.id, at.call) for at in await view.list_checkpoints()] == [(first, None), (second, "count")]
+    assert await states.describe_changes(view, [first, second, "nothing"]) == {first: "begins", second: "n: 1 → 2"}
+    assert view.describe_tree() == {"store": "memory", "owner": "alice"}
     with pytest.raises(CheckpointGone):
-        await view.content("chk_nothing")
+        await view.get_content("chk_nothing")
 
 
 async def test_only_what_is_new_in_a_store_is_read_again(monkeypatch: pytest.MonkeyPatch):
     trees = trees_in_memory()
     first = await commit(trees, {"n": 1})
     view = stored(trees).open_tree("stateless", SET, "alice")
-    await view.checkpoints()
+    await view.list_checkpoints()
     scans: list[Any] = []
     scan = trees.list_checkpoints
 
@@ -136,11 +136,11 @@ async def test_only_what_is_new_in_a_store_is_read_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(trees, "list_checkpoints", counted)
     second = await commit(trees, {"n": 2})
     third = await commit(trees, {"n": 3})
-    assert [at.id for at in await view.checkpoints()] == [first, second, third]
+    assert [at.id for at in await view.list_checkpoints()] == [first, second, third]
     assert scans == []
     # Two branches at once: the new head does not lead to the other.
     fourth, fifth = await commit(trees, {"n": 4}), await commit(trees, {"n": 5}, on=first)
-    assert [at.id for at in await view.checkpoints()] == [first, second, third, fourth, fifth]
+    assert [at.id for at in await view.list_checkpoints()] == [first, second, third, fourth, fifth]
     assert len(scans) == 1
 
 
@@ -148,7 +148,7 @@ async def test_two_pages_that_read_at_once_see_each_checkpoint_once(monkeypatch:
     trees = trees_in_memory()
     ids = [await commit(trees, {"n": 0})]
     view = stored(trees).open_tree("stateless", SET, "alice")
-    await view.checkpoints()
+    await view.list_checkpoints()
     ids += [await commit(trees, {"n": number}) for number in (1, 2)]
     get = trees.get_checkpoint
 
@@ -157,16 +157,16 @@ async def test_two_pages_that_read_at_once_see_each_checkpoint_once(monkeypatch:
         return await get(key, id)
 
     monkeypatch.setattr(trees, "get_checkpoint", slow)
-    for found in await asyncio.gather(view.checkpoints(), view.checkpoints()):
+    for found in await asyncio.gather(view.list_checkpoints(), view.list_checkpoints()):
         assert [at.id for at in found] == ids
 
 
 async def test_contents_that_never_leave_the_server_are_not_shown():
     trees = trees_in_memory()
     first = await commit(trees, {"n": 1})
-    assert await stored(trees, opaque=True).open_tree("stateless", SET, "alice").content(first) is MISSING_CONTENT
+    assert await stored(trees, opaque=True).open_tree("stateless", SET, "alice").get_content(first) is MISSING_CONTENT
     second = (await trees.commit(await trees.load_checkpoint(KEY), OPAQUE)).checkpoint.id
-    assert await stored(trees).open_tree("stateless", SET, "alice").content(second) is MISSING_CONTENT
+    assert await stored(trees).open_tree("stateless", SET, "alice").get_content(second) is MISSING_CONTENT
 
 
 async def test_a_store_at_an_address_is_read(tmp_path: Any):
@@ -180,7 +180,7 @@ async def test_a_store_at_an_address_is_read(tmp_path: Any):
         await store.close()
         states = StateTrees(found)
         assert await states.list_trees("stateless", SET) == [{"owner": "alice", "kept": 1, "own": False}]
-        assert await states.open_tree("stateless", SET, "alice").content(first) == {"n": 1}
+        assert await states.open_tree("stateless", SET, "alice").get_content(first) == {"n": 1}
 
 
 def test_an_owner_without_a_store_is_an_error():
@@ -195,7 +195,7 @@ async def test_following_gives_the_tree_in_parts_and_then_what_is_new():
     states = StateTrees()
     for number in range(AT_ONCE + 1):
         states.record_change("stateless", change(str(number), str(number - 1) if number else None))
-    async with aclosing(states.follow(states.open_tree("stateless", SET, None))) as parts:
+    async with aclosing(states.follow_tree(states.open_tree("stateless", SET, None))) as parts:
         one, two = await anext(parts), await anext(parts)
         assert (one["from"], len(one["checkpoints"]), one["more"]) == (0, AT_ONCE, True)
         assert one["checkpoints"][0][:2] == ["0", NO_PARENT]
@@ -214,7 +214,7 @@ async def test_following_a_store_notices_what_others_do_and_what_was_pruned():
     trees = trees_in_memory()
     ids = [await commit(trees, {"n": number}) for number in range(5)]
     states = stored(trees)
-    async with aclosing(states.follow(states.open_tree("stateless", SET, "alice"))) as parts:
+    async with aclosing(states.follow_tree(states.open_tree("stateless", SET, "alice"))) as parts:
         assert len((await anext(parts))["checkpoints"]) == 5
         await trees.prune(KEY, Retention(keep=2))
         states.record_change("stateless", change("elsewhere", None))  # a poll would notice it too, later

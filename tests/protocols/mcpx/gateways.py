@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import Server as Socket
 from websockets.asyncio.server import ServerConnection, serve
 
-from defserve.protocols.mcpx.envelope import matches
+from defserve.protocols.mcpx.envelope import is_kind_covered
 
 Json = dict[str, Any]
 FULL = ("mcp/*", "chat")
@@ -75,7 +75,7 @@ class TinyGateway:
     async def _route(self, name: str, frame: str) -> None:
         envelope = json.loads(frame)
         self.heard.append(envelope)
-        if not any(matches(envelope["kind"], pattern) for pattern in self.capabilities[name]):
+        if not any(is_kind_covered(envelope["kind"], pattern) for pattern in self.capabilities[name]):
             body: Json = {"error": "capability_violation", "message": f"You lack capability for '{envelope['kind']}'"}
             body |= {"attempted_kind": envelope["kind"], "your_capabilities": list(self.capabilities[name])}
             await self.tell("system/error", body, to=name, about=None if self.vague else envelope["id"])

@@ -41,7 +41,7 @@ def welcomed() -> TopicView:
 @pytest.mark.req("MCPX-3.5.1", "MCPX-8.2")
 def test_nothing_counts_before_the_welcome_which_says_who_we_are():
     topic = TopicView()
-    assert topic.read_frame(frame("chat", {"text": "hi"})) is None and not topic.welcomed
+    assert topic.read_frame(frame("chat", {"text": "hi"})) is None and not topic.is_welcomed
     join: Json = {"event": "join", "participant": {"id": "me", "capabilities": []}}
     topic.read_frame(gateway("system/presence", join))  # our own, which the reference sends first
     heard = topic.read_frame(WELCOME)

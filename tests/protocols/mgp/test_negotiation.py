@@ -203,7 +203,7 @@ async def test_the_active_set_is_the_intersection_in_the_clients_words(offered: 
 
 @pytest.mark.req("MGP-2.4.1")
 async def test_of_all_names_those_are_taken_up_that_are_served():
-    served = made().mgp.served
+    served = made().mgp.served_sections
     found = await answered(offer(SESSION, *MGP_SECTIONS_BY_NAME))
     assert found is not None
     assert found["extensions"] == [name for name, sections in MGP_SECTIONS_BY_NAME.items() if sections & served]

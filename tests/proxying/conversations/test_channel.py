@@ -120,7 +120,7 @@ async def test_a_subscription_that_is_called_off_leaves_the_one_before_it_in_its
     updates = Updates(cast("Any", SimpleNamespace(stateless=True, conversation=None, terms=None, gone=None)))
 
     async def begin(**wanted: Any) -> asyncio.Task[None]:
-        known, task = len(made), asyncio.create_task(updates.want(**wanted))
+        known, task = len(made), asyncio.create_task(updates.request_updates(**wanted))
         await until(lambda: len(made) > known)
         return task
 

@@ -14,7 +14,7 @@ from defserve.server.openapi_document import (
     MAX_GIVEN_BYTES,
     Unmatched,
     make_examples,
-    matching,
+    make_matching_text,
 )
 from tests.effort import cpu_within
 from tests.effort import examples as tries
@@ -115,12 +115,12 @@ def test_the_example_of_a_format_has_that_format(format: str):
 def test_a_text_for_a_pattern_is_found_by_it(pattern: str):
     import re
 
-    assert re.search(pattern, matching(pattern))
+    assert re.search(pattern, make_matching_text(pattern))
 
 
 def test_a_pattern_that_cannot_be_read_says_so():
     with pytest.raises(Unmatched):
-        matching("(")
+        make_matching_text("(")
 
 
 numbers = st.integers(-20, 20)

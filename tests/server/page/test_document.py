@@ -23,7 +23,7 @@ from defserve.server.page import (
     describe_type,
     install_links,
     mark_of,
-    page,
+    render_page,
 )
 from tests.asgi import Web, living
 from tests.rows import for_each_row
@@ -51,7 +51,7 @@ HOSTILE = [
 
 
 def html(name: str = "greenhouse", address: str = ADDRESS, **about: Any) -> Page:
-    return Page(page(About(name, **about), address, everywhere=False).decode())
+    return Page(render_page(About(name, **about), address, everywhere=False).decode())
 
 
 def named(tool: str, description: str = "", mark: Any = "safe") -> dict[str, Any]:
@@ -74,7 +74,7 @@ def is_harmless(found: Page) -> bool:
 
 def test_the_marks_that_are_shown_are_explained():
     tools = [named("a", mark="safe"), named("b", mark="odd")]
-    text = page(About("x", tools=tools), ADDRESS, everywhere=False).decode()
+    text = render_page(About("x", tools=tools), ADDRESS, everywhere=False).decode()
     assert [mark for mark in SHAPES if f"</svg> {mark}</span>" in text] == ["safe", "unmarked"]
 
 

@@ -465,13 +465,13 @@ async def test_a_page_that_is_asked_for_again_is_not_made_again_until_the_tools_
     monkeypatch: pytest.MonkeyPatch,
 ):
     made: list[int] = []
-    make_page = page.page
+    make_page = page.render_page
 
     def counted(about: Any, address: str, **more: Any) -> bytes:
         made.append(len(about.tools))
         return make_page(about, address, **more)
 
-    monkeypatch.setattr(page, "page", counted)
+    monkeypatch.setattr(page, "render_page", counted)
     server = greenhouse()
     async with living(server.asgi()) as app:
         pages = [(await shown(app)).html for _ in range(3)]

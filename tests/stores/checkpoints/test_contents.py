@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from defserve.stores.checkpoints.checkpoint_tree import (
     CheckpointContent,
     ContentTooDeep,
-    canonical,
+    encode_canonical,
     make_checkpoint_draft,
 )
 from defserve.stores.checkpoints.json_patches import apply_patch_to_text
@@ -35,20 +35,22 @@ def containers(value: Any) -> Iterator[Any]:
 @given(values, values)
 def test_a_content_made_of_another_is_what_it_would_be_from_scratch(before: Any, after: Any):
     known = CheckpointContent.from_value(before)
-    for given_as in (after, canonical(after), json.dumps(after).encode()):
+    for given_as in (after, encode_canonical(after), json.dumps(after).encode()):
         drawn = make_checkpoint_draft(given_as, known, DEPTH)
         made, ops = drawn.content, drawn.ops
-        assert made.encoded == canonical(after)
+        assert made.encoded == encode_canonical(after)
         assert json.dumps(made.value) == json.dumps(CheckpointContent.from_value(after).value)
         assert text(apply_patch_to_text(to_json(known.value), ops)) == text(after)
-        assert drawn.is_same == (canonical(before) == canonical(after)) == (ops == [])
-    assert known.encoded == canonical(known.value) == canonical(before)
+        assert drawn.is_same == (encode_canonical(before) == encode_canonical(after)) == (ops == [])
+    assert known.encoded == encode_canonical(known.value) == encode_canonical(before)
 
 
 @given(values, values, st.booleans())
 def test_it_has_nothing_of_its_makers(before: Any, after: Any, is_text: bool):
     was = copy.deepcopy(after)
-    drawn = make_checkpoint_draft(canonical(after) if is_text else after, CheckpointContent.from_value(before), DEPTH)
+    drawn = make_checkpoint_draft(
+        encode_canonical(after) if is_text else after, CheckpointContent.from_value(before), DEPTH
+    )
     theirs = {id(each) for each in containers(after)}
     assert not theirs & {id(each) for each in containers([drawn.content.value, drawn.ops])}
     assert after == was
@@ -59,7 +61,7 @@ def test_what_was_not_changed_is_the_same_content(value: Any):
     known = CheckpointContent.from_value(value)
     for drawn in (
         make_checkpoint_draft(copy.deepcopy(value), known, DEPTH),
-        make_checkpoint_draft(canonical(value), known, DEPTH),
+        make_checkpoint_draft(encode_canonical(value), known, DEPTH),
     ):
         assert drawn.is_same
         assert (drawn.content, drawn.ops) == (known, [])
@@ -92,9 +94,9 @@ def test_depth_counts_from_the_outside_wherever_the_change_is(name: str):
     known = CheckpointContent.from_value({"a": [{"b": None, "c": [0]}]})
     changed = known.copy()
     changed["a"][0][name] = [1]
-    for given_as in (changed, canonical(changed)):
+    for given_as in (changed, encode_canonical(changed)):
         assert make_checkpoint_draft(given_as, known, 4).content.value == changed
     changed["a"][0][name] = [[]]
-    for given_as in (changed, canonical(changed)):
+    for given_as in (changed, encode_canonical(changed)):
         with pytest.raises(ContentTooDeep):
             make_checkpoint_draft(given_as, known, 4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 
 from defserve.errors import LimitExceeded
-from defserve.stores.checkpoints.checkpoint_tree import canonical
+from defserve.stores.checkpoints.checkpoint_tree import encode_canonical
 from defserve.stores.checkpoints.json_patches import (
     BadPatch,
     apply_patch_to_text,
@@ -26,8 +26,8 @@ from tests.stores.checkpoints.json_values import text, values
 def test_a_patch_is_smaller_than_a_large_value_and_not_than_a_small_one():
     large = {"notes": ["x" * 100] * 10}
     longer = {"notes": [*large["notes"], "y"]}
-    assert is_patch_shorter(diff_json_values(large, longer), canonical(longer))
-    assert not is_patch_shorter(diff_json_values({"a": 1}, {"a": 2}), canonical({"a": 2}))
+    assert is_patch_shorter(diff_json_values(large, longer), encode_canonical(longer))
+    assert not is_patch_shorter(diff_json_values({"a": 1}, {"a": 2}), encode_canonical({"a": 2}))
 
 
 def test_a_patch_that_could_not_be_applied_is_never_the_smaller_one():

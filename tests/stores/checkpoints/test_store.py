@@ -33,7 +33,7 @@ from defserve.stores.checkpoints.checkpoint_tree import (
     RandomBytesPool,
     Retention,
     TreeKey,
-    canonical,
+    encode_canonical,
     is_checkpoint_id,
     make_checkpoint_id,
     verify_checkpoint_id,
@@ -79,13 +79,13 @@ async def line(trees: CheckpointStore, length: int, key: TreeKey = KEY) -> list[
 
 
 def test_an_id_belongs_to_its_owner_its_set_and_its_content_alone():
-    content = canonical({"a": 1})
+    content = encode_canonical({"a": 1})
     id = make_checkpoint_id(SECRET, "alice", "notes", content, b"r" * RANDOM)
     assert verify_checkpoint_id(SECRET, id, "alice", "notes", content)
     assert not verify_checkpoint_id(b"t" * 32, id, "alice", "notes", content)
     assert not verify_checkpoint_id(SECRET, id, "bob", "notes", content)
     assert not verify_checkpoint_id(SECRET, id, "alicen", "otes", content)
-    assert not verify_checkpoint_id(SECRET, id, "alice", "notes", canonical({"a": 2}))
+    assert not verify_checkpoint_id(SECRET, id, "alice", "notes", encode_canonical({"a": 2}))
     assert not verify_checkpoint_id(SECRET, id[:-1] + ("A" if id[-1] != "A" else "B"), "alice", "notes", content)
 
 
@@ -123,13 +123,13 @@ def test_an_id_needs_a_key_and_randomness():
     ],
 )
 def test_two_texts_of_one_value_are_one_canonical_text(ours: str, theirs: str):
-    assert canonical(json.loads(ours)) == canonical(json.loads(theirs))
+    assert encode_canonical(json.loads(ours)) == encode_canonical(json.loads(theirs))
 
 
 @for_each_row("value", [float("nan"), float("inf"), "\ud800", {1, 2}])
 def test_what_json_cannot_hold_has_no_canonical_text(value: Any):
     with pytest.raises(ValueError):
-        canonical(value)
+        encode_canonical(value)
 
 
 # Trees
@@ -599,7 +599,7 @@ def test_a_proof_that_was_written_into_a_record_is_found_by_verify(run: Run):
 
 
 def test_an_id_says_whether_its_line_is_proved():
-    content = canonical({"a": 1})
+    content = encode_canonical({"a": 1})
     for is_proved in (False, True):
         id = make_checkpoint_id(SECRET, "alice", "notes", content, b"r" * RANDOM, is_proved=is_proved)
         assert verify_checkpoint_id(SECRET, id, "alice", "notes", content, is_proved=is_proved)
@@ -613,13 +613,16 @@ def test_a_content_leads_to_the_latest_proved_checkpoint_until_that_is_pruned(st
         await commit(trees, {"n": 2})
         again = (await commit(trees, {"n": 1})).checkpoint
         for content, id in (({"n": 1}, again.id), ({"n": 3}, None)):
-            held = await trees.find_proved_checkpoint(KEY, canonical(content))
+            held = await trees.find_proved_checkpoint(KEY, encode_canonical(content))
             assert (held.parent if held is not None else None) == id
         brought = await trees.commit(await trees.adopt_content(KEY, {"n": 9}), {"n": 3}, branch=True)
-        assert not brought.checkpoint.proved and await trees.find_proved_checkpoint(KEY, canonical({"n": 3})) is None
+        assert (
+            not brought.checkpoint.proved
+            and await trees.find_proved_checkpoint(KEY, encode_canonical({"n": 3})) is None
+        )
         assert await trees.prune(KEY, Retention(keep=1)) == 3
         assert [name async for name, _ in store.scan(KEY.space) if not is_checkpoint_id(name)] == [TREE]
-        assert await trees.find_proved_checkpoint(KEY, canonical({"n": 1})) is None and first.proved
+        assert await trees.find_proved_checkpoint(KEY, encode_canonical({"n": 1})) is None and first.proved
 
     run(story())
 

@@ -14,7 +14,7 @@ from cookiecutter.main import cookiecutter
 
 from defserve.base.version import VERSION
 from defserve.errors import UsageError
-from defserve.tooling.project_template import create_project, data, load_template_questions
+from defserve.tooling.project_template import create_project, find_template_folder, load_template_questions
 from tests.effort import cpu_within
 from tests.tooling.scaffold.packages import ROOT, run
 
@@ -44,7 +44,7 @@ def settings(tmp_path: Path) -> str:
 def test_each_template_is_rendered_as_cookiecutter_does(tmp_path: Path, settings: str, body: str):
     ours = create_project({**ANSWERS, "body": body}, tmp_path / "ours")
     theirs = cookiecutter(
-        str(data() / "cookiecutter"),
+        str(find_template_folder() / "cookiecutter"),
         no_input=True,
         extra_context={**ANSWERS, "body": body},
         output_dir=str(tmp_path / "theirs"),
@@ -82,7 +82,7 @@ def test_the_hook_refuses_what_we_refuse(
         create_project(wrong, tmp_path)
     with pytest.raises(FailedHookException):
         cookiecutter(
-            str(data() / "cookiecutter"),
+            str(find_template_folder() / "cookiecutter"),
             no_input=True,
             extra_context=wrong,
             output_dir=str(tmp_path),

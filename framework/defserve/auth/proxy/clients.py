@@ -234,10 +234,10 @@ def parse_client(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", do
     kinds: Any = fields.get("response_types", ["code"])
     if not is_array(kinds) or "code" not in kinds:
         raise OAuthError("invalid_client_metadata", "response_types must hold code")
-    return OAuthClient(id, readable(fields.get("client_name")), tuple(redirects), str(method), document)
+    return OAuthClient(id, clean_client_name(fields.get("client_name")), tuple(redirects), str(method), document)
 
 
-def readable(name: object) -> str:
+def clean_client_name(name: object) -> str:
     """The name that a client gives itself, as one line that cannot pass for something else. It may be empty."""
     return remove_hidden_characters(" ".join(name.split()))[:MAX_NAME_LENGTH] if isinstance(name, str) else ""
 

@@ -103,7 +103,11 @@ def verify_log(argv: list[str]) -> int:
     except UsageError as error:
         return print_error(str(error), UNKNOWN)
     show_stdout(
-        *([JsonBlock({"file": redact_text(options.file), **report._asdict()})] if options.json else page(report))
+        *(
+            [JsonBlock({"file": redact_text(options.file), **report._asdict()})]
+            if options.json
+            else iter_report_lines(report)
+        )
     )
     return INTACT if report.ok else BROKEN
 
@@ -124,7 +128,7 @@ def _check_log(options: Namespace) -> AuditReport:
     return verify_audit_log(options.file, key, head=options.head, anchors=tuple(options.anchor))
 
 
-def page(report: AuditReport) -> Iterator[StyledLine]:
+def iter_report_lines(report: AuditReport) -> Iterator[StyledLine]:
     """The report for a terminal, line by line."""
     if report.ok:
         yield StyledLine(("intact:", "good"), f" {format_count(report.events, 'event')}")

@@ -114,7 +114,7 @@ def main(argv: list[str]) -> int:
             ProgressDisplay(f"Calling {tool}") as work,
         ):
             result = asyncio.run(call(target, tool, texts, values, options, work, measurement))
-        show_stdout(*page(result, tool, options))
+        show_stdout(*iter_result_lines(result, tool, options))
     finally:
         if measurement is not None and measurement.waterfall is not None:
             # On stderr: stdout has the result, which a program may read.
@@ -171,7 +171,7 @@ class PrintableCallResult(NamedTuple):
     is_task: bool = False
 
 
-def page(result: PrintableCallResult, tool: str, options: Namespace) -> Iterator[ScreenBlock]:
+def iter_result_lines(result: PrintableCallResult, tool: str, options: Namespace) -> Iterator[ScreenBlock]:
     """The result for a terminal. Pictures are saved, unless JSON is wanted."""
     value, media, *_ = result
     if options.raw or options.json:

@@ -32,7 +32,7 @@ def run_completion(argv: list[str], table: CommandTable = MappingProxyType({})) 
     options = CommandParser("defserve completion", ABOUT, EXAMPLES).parse_options(
         argv, CommandArgument("shell", choices=SHELLS, help="which shell")
     )
-    print("\n".join(SHELLS[options.shell](list(commands(table)))))
+    print("\n".join(SHELLS[options.shell](list(list_commands(table)))))
     return 0
 
 
@@ -62,7 +62,7 @@ class CommandInfo(NamedTuple):
     takes_words: bool
 
 
-def commands(table: CommandTable) -> Iterator[CommandInfo]:
+def list_commands(table: CommandTable) -> Iterator[CommandInfo]:
     """Every command of the table, each followed by its actions."""
     for name, (place, about) in table.items():
         module, _, function = place.rpartition(".")

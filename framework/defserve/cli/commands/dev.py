@@ -368,7 +368,7 @@ class DevScreen:
         """The inspector of the server at this address, until `stack` is closed."""
         launch: Any = await asyncio.to_thread(import_module, "defserve.cli.commands.inspect")
         from defserve.cli.commands.state import require_existing_store
-        from defserve.inspector.page_server import inspecting
+        from defserve.inspector.page_server import serve_inspector
         from defserve.inspector.state_trees import open_states_at
 
         reached = Namespace(era=None, token=None, header=[], verbose=False)
@@ -377,7 +377,7 @@ class DevScreen:
         if self._options.store is not None:
             states = open_states_at(require_existing_store(self._options.store))
             target = replace(target, stored=await stack.enter_async_context(states))
-        return await stack.enter_async_context(inspecting(target, launch.web_options(self._options).port))
+        return await stack.enter_async_context(serve_inspector(target, launch.web_options(self._options).port))
 
     def _press(self, key: str) -> None:
         if key == "\n":  # as at a shell: a gap between what was and what comes
@@ -405,7 +405,7 @@ class DevScreen:
             example = f"defserve call {self.address} TOOL key=value"
             show_stderr("  no tool was called yet; here is how:", StyledLine("  ", (example, "name"), hang=None))
             return
-        from defserve.cli.commands.call import call, page, parse_call_options
+        from defserve.cli.commands.call import call, iter_result_lines, parse_call_options
         from defserve.cli.exits import print_error
         from defserve.cli.screen import ProgressDisplay, show_stdout
 
@@ -418,7 +418,7 @@ class DevScreen:
                     result = await call(
                         ServerTarget(address=self.address), last.tool, {}, last.arguments, options, work
                     )
-                show_stdout(*page(result, last.tool, options))
+                show_stdout(*iter_result_lines(result, last.tool, options))
             except DefserveError as error:
                 print_error(getattr(error, "message", None) or str(error), 0)
 

@@ -142,7 +142,7 @@ def _list_in_child(word: str, options: Namespace) -> ServerListing:
 # -- For a terminal: item by item, the worst first.
 
 
-def page(found: ServerDiff) -> Iterator[StyledLine]:
+def iter_diff_lines(found: ServerDiff) -> Iterator[StyledLine]:
     yield StyledLine((_format_sides(found), "heading"))
     yield StyledLine((_format_cost(found), "faint"))
     told: set[str] = set()
@@ -256,4 +256,4 @@ def json_page(found: ServerDiff) -> Iterator[ScreenBlock]:
     yield JsonBlock(found.to_wire())
 
 
-PAGES: Final = {"text": page, "markdown": markdown_page, "json": json_page}
+PAGES: Final = {"text": iter_diff_lines, "markdown": markdown_page, "json": json_page}

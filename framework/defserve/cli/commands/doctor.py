@@ -119,7 +119,7 @@ def main(argv: list[str]) -> int:
             return print_error(str(error), 1)
     else:
         found = _signing_in(options.auth, options.token) if options.auth is not None else list(findings(options.port))
-    show_stdout(*([JsonBlock([finding._asdict() for finding in found])] if options.json else page(found)))
+    show_stdout(*([JsonBlock([finding._asdict() for finding in found])] if options.json else iter_finding_lines(found)))
     return int(any(finding.state == "broken" for finding in found))
 
 
@@ -215,7 +215,7 @@ def findings(port: int) -> Iterator[DoctorFinding]:
     return chain(*groups, (_port(port), _namespace()))
 
 
-def page(found: list[DoctorFinding]) -> Iterator[StyledLine]:
+def iter_finding_lines(found: list[DoctorFinding]) -> Iterator[StyledLine]:
     """The findings for a terminal, line by line."""
     width = max(len(finding.name) for finding in found)
     group = ""
@@ -233,10 +233,10 @@ def page(found: list[DoctorFinding]) -> Iterator[StyledLine]:
         if finding.fix and finding.state != "unused":
             yield StyledLine(f"      {'':{width}}  ", ("fix:", "fix"), f" {finding.fix}", hang=5)
     yield StyledLine()
-    yield verdict(found)
+    yield format_verdict(found)
 
 
-def verdict(found: list[DoctorFinding]) -> StyledLine:
+def format_verdict(found: list[DoctorFinding]) -> StyledLine:
     """The findings in one line."""
     to_mend = sum(finding.state in ("missing", "broken") for finding in found)
     if to_mend:

@@ -102,7 +102,7 @@ def run_inspect(argv: list[str]) -> int:
     with redirect_stdout_to_stderr():
         listed = load_target_listing(target, options)
         spoken = [] if options.json else asyncio.run(find_spoken_versions(target, options))
-    show_stdout(*([JsonBlock(to_snapshot(listed))] if options.json else page(listed, spoken)))
+    show_stdout(*([JsonBlock(to_snapshot(listed))] if options.json else iter_listing_lines(listed, spoken)))
     show_stderr(*(f"note: {note}" for note in listed.notes))
     return 0
 
@@ -123,7 +123,7 @@ def _inspect_session(path: Path, options: Namespace) -> int:
             show_stdout(JsonBlock({"session": figures, **to_snapshot(listed)}))
             return 0
         spoken = [str(each.initialize.get("protocolVersion")) for each in session.listings.values()]
-        show_stdout(*page(listed, spoken), *_session_lines(path, figures))
+        show_stdout(*iter_listing_lines(listed, spoken), *_session_lines(path, figures))
     finally:
         session.recorder.close()
     return 0
@@ -157,7 +157,7 @@ def words_of(named: list[str], module: str | None, command: list[str] | None) ->
     return ["-m", module] if module is not None else list(named)
 
 
-def page(listed: ServerListing, spoken: list[str]) -> Iterator[StyledLine]:
+def iter_listing_lines(listed: ServerListing, spoken: list[str]) -> Iterator[StyledLine]:
     """A server for a terminal, line by line."""
     info = listed.info
     title = " ".join(str(info[key]) for key in ("name", "version") if info.get(key))

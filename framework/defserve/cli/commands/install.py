@@ -93,7 +93,7 @@ def run_install(argv: list[str]) -> int:
     if known.is_shared(options.scope):
         _warn_of_shared_secrets(how, path, options.client)
     report = SettingsReport(name, path, options)
-    if not edit.changes:
+    if not edit.is_change:
         return report.show(f"{name} is already in {path}, with the same entry", is_changed=False)
     return report.finish(edit, f"{name} is in {path}", f"{known.title}: {known.then}")
 

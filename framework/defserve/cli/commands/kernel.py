@@ -274,7 +274,11 @@ def _find_missing_programs(config: KernelConfig) -> Iterator[UsageError]:
 
     for entry in config.servers:
         launch = entry.launch
-        if not entry.enabled or not launch.command or list_unset_variables(launch.texts(), os.environ):
+        if (
+            not entry.enabled
+            or not launch.command
+            or list_unset_variables(launch.list_texts_with_variables(), os.environ)
+        ):
             continue
         filled = launch.fill_variables(os.environ)
         if shutil.which(filled.command, path=filled.env.get("PATH")) is None:

@@ -47,7 +47,7 @@ def run_package(argv: list[str]) -> int:
         show_stdout(*(StyledLine("  ", (str(path.parent) + os.sep, "faint"), path.name) for path in package.files))
     if still := find_placeholders(Path(options.folder).resolve(), load_template_questions()):
         show_stderr(*format_problem("warning", format_placeholder_warning(still)))
-    return report(package)
+    return report_problems(package)
 
 
 PACKAGE_OPTIONS: Final = (
@@ -83,7 +83,7 @@ def format_placeholder_warning(found: list[Placeholder]) -> str:
     return f"still the defaults of 'defserve new': {', '.join(map(str, found))}\n  fix: edit {', '.join(files)}"
 
 
-def report(package: BuiltPackage) -> int:
+def report_problems(package: BuiltPackage) -> int:
     """Print the problems to stderr and return the exit code."""
     for problem in package.problems:
         show_stderr(*format_problem("problem", str(problem)))
@@ -112,7 +112,7 @@ def run_publish(argv: list[str]) -> int:
         return print_error(format_placeholder_warning(still), 1)
     with ProgressDisplay("Building") as work:
         package, out = build_package(options, work)
-    if code := report(package):
+    if code := report_problems(package):
         return print_error("nothing was uploaded\n  fix: solve the problems above, and run it again", code)
     planned = plan_uploads(package, out)
     unsaid: list[StyledLine] = []

@@ -75,7 +75,7 @@ def run_new(argv: list[str]) -> int:
         files = sorted(map(str, project.files))
         show_stdout(JsonBlock({"folder": str(project.folder), "files": files, "answers": dict(project.answers)}))
     else:
-        show_stdout(*report(project, find_default_answers(project.answers, given)))
+        show_stdout(*report_created_project(project, find_default_answers(project.answers, given)))
     return 0
 
 
@@ -147,7 +147,7 @@ def find_default_answers(answers: Mapping[str, str], given: Mapping[str, str]) -
     return [f"{option} {shlex.quote(answers[name])}" for name, option in named.items() if name not in given]
 
 
-def report(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[ScreenBlock]:
+def report_created_project(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[ScreenBlock]:
     """What was created, and what to type next."""
     slug, package = project.answers["project_slug"], project.answers["package_name"]
     posix = os.name == "posix"
@@ -230,11 +230,14 @@ def run_add(argv: list[str]) -> int:
     if options.json:
         show_stdout(
             JsonBlock(
-                [{"path": os.path.relpath(edit.path), "is_new": not edit.before, "diff": diff(*edit)} for edit in edits]
+                [
+                    {"path": os.path.relpath(edit.path), "is_new": not edit.before, "diff": diff_texts(*edit)}
+                    for edit in edits
+                ]
             )
         )
     elif options.dry_run:
-        show_stdout(DiffBlock("".join(diff(*edit) for edit in edits)))
+        show_stdout(DiffBlock("".join(diff_texts(*edit) for edit in edits)))
     else:
         for edit in edits:
             show_stdout(StyledLine((f"{'Changed' if edit.before else 'Created'} ", "good"), os.path.relpath(edit.path)))
@@ -242,7 +245,7 @@ def run_add(argv: list[str]) -> int:
     return 0
 
 
-def diff(path: Path, before: str, after: str) -> str:
+def diff_texts(path: Path, before: str, after: str) -> str:
     """What changes in a file, as a unified diff."""
     from difflib import unified_diff
 
@@ -269,7 +272,7 @@ class Migrated(NamedTuple):
 
     @property
     def diff(self) -> str:
-        return diff(self.path, self.before, self.migration.text)
+        return diff_texts(self.path, self.before, self.migration.text)
 
 
 def run_migrate(argv: list[str]) -> int:

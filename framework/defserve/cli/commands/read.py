@@ -157,7 +157,7 @@ def run_prompt(argv: list[str]) -> int:
         ProgressDisplay(f"Filling in {words[0]}") as work,
     ):
         found = asyncio.run(fill_prompt(target, words[0], {**texts, **values}, options, work))
-    show_stdout(*([JsonBlock(found)] if options.json else page(found, words[0], options.output)))
+    show_stdout(*([JsonBlock(found)] if options.json else iter_prompt_lines(found, words[0], options.output)))
     return 0
 
 
@@ -191,7 +191,7 @@ async def fill_prompt(
         raise UsageError(f"{server} has no prompt {name!r}", fix=fix)
 
 
-def page(found: dict[str, Any], name: str, folder: str) -> Iterator[ScreenBlock]:
+def iter_prompt_lines(found: dict[str, Any], name: str, folder: str) -> Iterator[ScreenBlock]:
     """The messages, each below its role."""
     if found.get("description"):
         yield StyledLine((str(found["description"]).partition("\n")[0], "about"), hang=0)

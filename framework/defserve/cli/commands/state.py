@@ -157,7 +157,7 @@ async def list_trees(opened: OpenedStore, options: Namespace) -> int:
             row["owner"],
             row["kept"],
             row["made"],
-            moment(row["time"]),
+            format_moment(row["time"]),
             _id(row["head"], names),
         ]
         for row in rows
@@ -200,7 +200,7 @@ async def _show_one(opened: OpenedStore, options: Namespace) -> int:
         return EXIT_OK
     head = ("feature set", "owner", "number", "depth", "made", "parent")
     parent = _id(at.parent, format_ids([at.parent] if at.parent else [], options))
-    show_stdout(Table(head, [(*key, at.number, at.depth, moment(at.time), parent)], fit=("owner",)))
+    show_stdout(Table(head, [(*key, at.number, at.depth, format_moment(at.time), parent)], fit=("owner",)))
     show_stdout("(no content: the server keeps this state itself)" if at.opaque else JsonBlock(content))
     return EXIT_OK
 
@@ -322,7 +322,7 @@ async def branch(opened: OpenedStore, options: Namespace) -> int:
     return EXIT_OK
 
 
-async def trust(opened: OpenedStore, options: Namespace) -> int:
+async def trust_content(opened: OpenedStore, options: Namespace) -> int:
     """The operator says that a content is good: a proved checkpoint with the same content becomes the head.
 
     Without a checkpoint, that is done for the head of every tree that the options choose.
@@ -492,7 +492,9 @@ def drawing(
         at, before, below = todo.pop()
         id = names[at.id] if names else at.id
         mark = ("  <- head", "good") if at.id == head else ""
-        yield StyledLine((before, "faint"), (id, "name"), f"  #{at.number}", (f"  {moment(at.time)}", "faint"), mark)
+        yield StyledLine(
+            (before, "faint"), (id, "name"), f"  #{at.number}", (f"  {format_moment(at.time)}", "faint"), mark
+        )
         after = children.get(at.id, [])
         if len(after) == 1:
             todo.append((after[0], below, below))
@@ -510,7 +512,7 @@ def operations(ops: Iterable[PatchOperation]) -> Iterator[StyledLine]:
         yield StyledLine((f"{op['op']:7}", style), f"  {op['path'] or '(all)'}{value}", hang=9)
 
 
-def moment(time: float | None) -> str:
+def format_moment(time: float | None) -> str:
     """Seconds since the epoch, as a date."""
     return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S}"
 
@@ -541,7 +543,7 @@ ACTIONS: Final = {
         ],
     ),
     "trust": StateAction(
-        trust,
+        trust_content,
         "say that a state is good which callers brought or 0.1.0 kept, so that dangerous tools take it",
         [
             CommandArgument(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Final, TypeVar
 
-from defserve.cli.commands.call import ANSWER_OPTION_FIX, ANSWER_OPTIONS, PrintableCallResult, page
+from defserve.cli.commands.call import ANSWER_OPTION_FIX, ANSWER_OPTIONS, PrintableCallResult, iter_result_lines
 from defserve.cli.content import list_media_blocks
 from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, make_flag, run_action
 from defserve.cli.screen import ProgressDisplay, show_stdout
@@ -88,7 +88,7 @@ def show_result(argv: list[str]) -> int:
             return PrintableCallResult(result)
         return PrintableCallResult(await client.value(task.tool, result), list_media_blocks(result))
 
-    show_stdout(*page(_run_on_task(options, wait_for_result), options.id, options))
+    show_stdout(*iter_result_lines(_run_on_task(options, wait_for_result), options.id, options))
     return 0
 
 

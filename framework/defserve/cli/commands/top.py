@@ -74,14 +74,16 @@ async def _watch(options: Namespace) -> int:
     async with AsyncExitStack() as stack:
         source = open_snapshot_source(options.target, options, stack)
         if can_draw(sys.stdout) and not options.json and options.count is None:
-            await watch(source, options.every)
+            await watch_server(source, options.every)
             return 0
         before = None
         for number in range(options.count or 1):
             if number:
                 await asyncio.sleep(options.every)
             now = await source()
-            show_stdout(*([JsonBlock(now.to_wire(before), compact=True)] if options.json else page(now, before)))
+            show_stdout(
+                *([JsonBlock(now.to_wire(before), compact=True)] if options.json else iter_snapshot_lines(now, before))
+            )
             sys.stdout.flush()
             before = now
     return 0
@@ -100,7 +102,7 @@ def _parse_interval(text: str) -> float:
 # -- A snapshot as blocks: a head of facts, and a table.
 
 
-def page(now: TopSnapshot, before: TopSnapshot | None) -> Iterator[ScreenBlock]:
+def iter_snapshot_lines(now: TopSnapshot, before: TopSnapshot | None) -> Iterator[ScreenBlock]:
     yield _head(now, sum(now.rates(before).values()) if before else None)
     if now.note:
         yield StyledLine((f"note: {now.note}", "warning"))
@@ -224,7 +226,7 @@ def _format_seconds(seconds: float | None) -> StyledText:
 QUIT: Final = frozenset("qQ\x03\x04\x1b")
 
 
-async def watch(source: SnapshotSource, every: float) -> None:
+async def watch_server(source: SnapshotSource, every: float) -> None:
     """Draw until `q`. A server that is gone is looked for again; the screen says so meanwhile."""
     from rich.live import Live
 
@@ -239,7 +241,7 @@ async def watch(source: SnapshotSource, every: float) -> None:
     ):
         problem = ""
         while not pressed.is_set():
-            blocks: list[ScreenBlock] = [*page(seen, before if seen is not before else None), ""]
+            blocks: list[ScreenBlock] = [*iter_snapshot_lines(seen, before if seen is not before else None), ""]
             if problem:
                 blocks.append(StyledLine((problem.partition("\n")[0], "error")))
             blocks.append(StyledLine((f"every {every:g} s, q quits", "faint")))
@@ -537,7 +539,7 @@ MAX_WORKERS: Final = 1024
 INFINITE: Final = (float("inf"), float("-inf"))
 
 
-def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+def parse_samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     """Name, labels and value of every sample. Lines that are none are left out."""
     for line in text.splitlines():
         found = SAMPLE.fullmatch(line)
@@ -560,7 +562,7 @@ def read_metrics(text: str) -> tuple[dict[str, ToolFigures], Mapping[str, int]]:
     outcomes: dict[str, Counter[str]] = {}
     buckets: dict[str, Counter[float]] = {}
     gauges = Counter[str]()
-    for name, labels, value in samples(text):
+    for name, labels, value in parse_samples(text):
         tool = labels.get("tool", "")
         if value in INFINITE:
             continue
@@ -582,7 +584,7 @@ def read_metrics(text: str) -> tuple[dict[str, ToolFigures], Mapping[str, int]]:
 def read_workers(text: str) -> dict[str, WorkerFigures]:
     """The figures of each worker, by its number; none if the server is one process."""
     found: dict[str, dict[str, float]] = {}
-    for name, labels, value in samples(text):
+    for name, labels, value in parse_samples(text):
         number = labels.get("worker", "")
         if not number or value in INFINITE or (number not in found and len(found) >= MAX_WORKERS):
             continue

@@ -147,7 +147,7 @@ class TopicTerminal:
         """Print what happens, until the gateway leaves."""
         async for heard in self._me.heard():
             text = describe(heard, self._number_of(heard), self._present)
-            self._print({"event": EVENTS[type(heard)], "text": text, **facts(heard)})
+            self._print({"event": EVENTS[type(heard)], "text": text, **make_json_fields(heard)})
 
     async def run_commands(self, lines: AsyncIterator[str]) -> None:
         """Carry out the commands in `lines` until they end or one is `q`. Then wait for approved work to finish."""
@@ -217,7 +217,7 @@ class TopicTerminal:
 
     def _show_proposal(self, proposal: Proposal) -> None:
         text = describe(proposal, self._number(proposal), self._present)
-        self._print({"event": PENDING, "text": text, **facts(proposal)})
+        self._print({"event": PENDING, "text": text, **make_json_fields(proposal)})
 
     @property
     def _present(self) -> set[str]:
@@ -243,7 +243,7 @@ class TopicTerminal:
 
     async def _report_outcome(self, what: str, work: Awaitable[Any]) -> None:
         try:
-            self.print_note(f"done {what}: {short(await work)}")
+            self.print_note(f"done {what}: {shorten_value(await work)}")
         except FAILURES as error:
             self.print_note(f"not done {what}: {_reason(error)}")
 
@@ -346,7 +346,9 @@ def describe(heard: TopicEvent, number: int | None = None, present: Collection[s
             return f"{heard.envelope.sender} asks {', '.join(heard.envelope.to) or 'everyone'}: {heard.kind}{fulfils}"
         case TopicResponse():
             body = heard.envelope.body
-            return f"{heard.envelope.sender} answers {heard.kind}: {short(body.get('result', body.get('error')))}"
+            return (
+                f"{heard.envelope.sender} answers {heard.kind}: {shorten_value(body.get('result', body.get('error')))}"
+            )
         case SpoofedMessage():
             return f"{heard.envelope.sender} sent a message that does not match its kind ({heard.kind}): {heard.reason}"
         case GatewayRefusal():
@@ -355,7 +357,7 @@ def describe(heard: TopicEvent, number: int | None = None, present: Collection[s
             return "your capabilities have changed"
 
 
-def facts(heard: TopicEvent) -> dict[str, Any]:
+def make_json_fields(heard: TopicEvent) -> dict[str, Any]:
     """What `--json` adds to the line."""
     match heard:
         case Chat():
@@ -379,7 +381,7 @@ def _because(reason: str) -> str:
     return f": {reason[:MAX_TEXT_LENGTH]}" if reason else ""
 
 
-def short(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """A value as JSON, cut after LONGEST characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]}…"

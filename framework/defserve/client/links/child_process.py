@@ -155,7 +155,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return self._running.get_returncode()
 
     @property
-    def was_silent(self) -> bool:
+    def is_silent(self) -> bool:
         """Whether it has never written anything to its output."""
         return not (self._has_written or self._hears)
 

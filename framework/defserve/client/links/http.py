@@ -251,7 +251,7 @@ class HttpLink:
     async def _post(
         self, request: Request, data: bytes, version: str | None, stream: SseParser, hear: MessageHandler
     ) -> Reply | None:
-        mirrors = self._tool_headers.mirrors(request)
+        mirrors = self._tool_headers.get_mirrored_headers(request)
         headers = request_headers(request, version, mirrors) if version else self._session_headers()
         response = await self._endpoint.send("POST", headers, data, repeatable=request.method in REPEATABLE)
         kind = ""
@@ -299,7 +299,7 @@ class HttpLink:
 
     async def _learn(self, request: Request) -> bool:
         """List the tools to learn their headers. Whether the call needs other headers than it was sent with."""
-        before, version = self._tool_headers.mirrors(request), version_of(request)
+        before, version = self._tool_headers.get_mirrored_headers(request), version_of(request)
         params: dict[str, Any] = {"_meta": object_or_empty(request.params.get("_meta"))}
         for number in range(MAX_PAGES):
             page = Request(f"{request.id}-tools-{number}", "tools/list", params, {})
@@ -310,7 +310,7 @@ class HttpLink:
             if (cursor := object_or_empty(reply.result).get("nextCursor")) is None:
                 break
             params = {**params, "cursor": cursor}
-        return self._tool_headers.mirrors(request) != before
+        return self._tool_headers.get_mirrored_headers(request) != before
 
     async def _listen(self) -> None:
         """Read the messages that are not responses. Many servers have no such stream."""
@@ -413,7 +413,7 @@ class ToolHeaders:
     def __init__(self) -> None:
         self._mirrors: BoundedTable[Mirrors] = BoundedTable(MAX_TOOLS)
 
-    def mirrors(self, request: Request) -> Mirrors:
+    def get_mirrored_headers(self, request: Request) -> Mirrors:
         """What a request must repeat in headers, as far as it is known."""
         if request.method != "tools/call":
             return NO_MIRRORS

@@ -151,7 +151,7 @@ class ProcessLink:
         else:
             how = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
             await self._finish_stderr(child)
-            if code == 0 and child.was_silent:
+            if code == 0 and child.is_silent:
                 how += ": it ended without serving; does the file end with server.main()?"
         words = "".join(f"\n  | {line}" for line in child.stderr.last_stderr_lines)
         return PeerGone(f"{child.options.command} {how}" + (f"; its last words:{words}" if words else ""))

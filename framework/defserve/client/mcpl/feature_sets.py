@@ -306,18 +306,18 @@ class HostGrants:
         self._able = able if wish is None else able & select_covered_paths(wish)
 
     @property
-    def wanted(self) -> frozenset[str]:
+    def claimed_and_possible(self) -> frozenset[str]:
         """What the server claims and may have."""
         return self.claimed & self._able
 
     def replace_claims(self, claimed: frozenset[str]) -> None:
         """Take what the server claims now. What it does not claim any more is revoked."""
         self.by_grant, self.claimed = True, claimed
-        self.active &= self.wanted
+        self.active &= self.claimed_and_possible
 
     def apply_receipt(self, is_accepted: bool) -> None:
         """The server has answered a policy: all that is wanted counts, or nothing does."""
-        self.active = self.wanted if is_accepted else frozenset()
+        self.active = self.claimed_and_possible if is_accepted else frozenset()
 
     def permits(self, path: str) -> bool:
         return not self.by_grant or path in self.active
@@ -330,8 +330,8 @@ class HostGrants:
     def to_wire(self) -> Json:
         """The lists of a policy."""
         return {
-            "effectiveCapabilities": sorted(self.wanted),
-            "deniedCapabilities": sorted(self.claimed - self.wanted),
+            "effectiveCapabilities": sorted(self.claimed_and_possible),
+            "deniedCapabilities": sorted(self.claimed - self.claimed_and_possible),
         }
 
 

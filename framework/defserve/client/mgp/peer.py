@@ -139,7 +139,7 @@ class Mgp:
 
 CHUNK: Final = "notifications/mgp.stream.chunk"
 
-Outcome: TypeAlias = tuple[Json | PeerError, MgpFailure | None]
+OutcomeWithFailure: TypeAlias = tuple[Json | PeerError, MgpFailure | None]
 """A result or an error, and what MGP says about it."""
 
 
@@ -336,13 +336,13 @@ class MgpPeer(ClientExtension):
     async def _admit(self, name: str, arguments: Json, instead_of: str | None) -> bool:
         """Whether a person has confirmed a tool whose risk the server may not know that we know."""
         tool = parse_tool_security(name, await self._find_tool(name))
-        await self._options.validation.check(tool, arguments, enforced="tool_security" in self.sections)
+        await self._options.validation.require_valid_call(tool, arguments, enforced="tool_security" in self.sections)
         # A tool that does not say what it needs may need whatever its server does.
         needed = self.permissions_required if tool.permissions is None else tool.permissions
         if needed:
             await self._grants.decide_open_permissions(needed, self.server_id)
             self._grants.require_approved(name, needed)
-        is_confirmed = await self._confirmation.check(tool, arguments, instead_of)
+        is_confirmed = await self._confirmation.confirm_call(tool, arguments, instead_of)
         # The server knows that the listed ones are confirmed here.
         return is_confirmed and not tool.is_listed and "tool_security" in self.sections
 
@@ -361,7 +361,7 @@ class MgpPeer(ClientExtension):
         observer: RequestObserver | None,
         tool: str | None = None,
         trace_id: str | None = None,
-    ) -> Outcome:
+    ) -> OutcomeWithFailure:
         """Send the request, and again as long as the server says that a retry may help (§14.6)."""
         retried = 0
         while True:
@@ -431,7 +431,7 @@ class OutgoingCallValidators:
             tool: [_check(tool, check) for check in as_list(checks)] for tool, checks in configured.items()
         }
 
-    async def check(self, tool: ListedToolClaims, arguments: Mapping[str, Any], *, enforced: bool) -> None:
+    async def require_valid_call(self, tool: ListedToolClaims, arguments: Mapping[str, Any], *, enforced: bool) -> None:
         """Raises Rejected. `enforced` says that the server applies the declared validator as well."""
         configured = [*self._configured.get("*", ()), *self._configured.get(tool.name, ())]
         if "none" not in configured:
@@ -508,7 +508,9 @@ class CallConfirmation:
     def __init__(self, confirm: Confirm | None, answers: Answers, *, moderate: bool) -> None:
         self._confirm, self._answers, self._moderate = confirm, answers, moderate
 
-    async def check(self, tool: ListedToolClaims, arguments: Mapping[str, Any], instead_of: str | None = None) -> bool:
+    async def confirm_call(
+        self, tool: ListedToolClaims, arguments: Mapping[str, Any], instead_of: str | None = None
+    ) -> bool:
         """Returns if the call may be sent: whether a person has confirmed it. Permissions were checked before.
 
         `instead_of` is the tool whose failure names this one. Raises NotConfirmed.

@@ -72,7 +72,7 @@ def _violations(source: str | bytes, policy: CodePolicy) -> Iterable[Violation]:
     if (excess := find_exceeded_bound(text, policy.bounds)) is not None:
         return [excess]
     try:
-        tree = quietly(lambda: ast.parse(text))
+        tree = run_without_warnings(lambda: ast.parse(text))
         found = list(islice(chain(_block_texts(text, policy), _structure(tree, policy)), 10 * MAX_VIOLATIONS))
         if not found and policy.strict:
             found = _compile(text)
@@ -106,7 +106,7 @@ def _compile(text: str) -> list[Violation]:
 
     return [
         Violation("restricted", message, line)
-        for line, message in quietly(lambda: find_restriction_errors(ast.parse(text)))
+        for line, message in run_without_warnings(lambda: find_restriction_errors(ast.parse(text)))
     ]
 
 
@@ -130,7 +130,7 @@ def _hints(policy: CodePolicy, violations: list[Violation]) -> dict[str, Any]:
     return hints
 
 
-def quietly(work: Callable[[], T]) -> T:
+def run_without_warnings(work: Callable[[], T]) -> T:
     """Do the work, even if the process turns warnings (an odd escape in a string) into errors."""
     try:
         return work()

@@ -234,7 +234,7 @@ def _not_run(name: str) -> Violation:
 def _by_list(argv: Sequence[str], places: PathRules, listed: AllowList) -> Iterator[Violation]:
     """The author listed what may run."""
     name, rest = argv[0], argv[1:]
-    if not listed.names(name):
+    if not listed.has_program(name):
         yield _name_problem(name) or Violation("not-allowed", f"Blocked program: '{name}' is not on the list")
         return
     entry = PROGRAM_TABLE.get(_plain(name)) or OPT_IN_PROGRAM_TABLE.get(_plain(name))
@@ -299,7 +299,7 @@ def _hints(
         is_missing = any(one.rule in ("not-allowed", "path") for one in found)
         asked = " ".join((argv[0].rpartition("/")[2], *argv[1:2]))
         nearest = find_nearest_names(asked, listed.lines_to_try(), min_likeness=0) if is_missing else []
-        return {"allowed": listed.readable(), "nearest": nearest}
+        return {"allowed": listed.format_as_hint(), "nearest": nearest}
     if argv[0] in PROGRAM_TABLE:
         return {}
     programs = sorted(known for known, entry in PROGRAM_TABLE.items() if mode == "sandbox" or _looks(entry))
@@ -415,7 +415,7 @@ class AllowList:
     open: set[str] = field(default_factory=set[str])
     """Programs with any arguments that pass their rules."""
 
-    def names(self, program: str) -> bool:
+    def has_program(self, program: str) -> bool:
         return program in self.open or program in self.firsts or any(line[0] == program for line in self.lines)
 
     def lines_to_try(self) -> list[str]:
@@ -423,7 +423,7 @@ class AllowList:
         listed = [f"{name} {word}" for name, words in self.firsts.items() for word in words if word[:1] != "-"]
         return sorted({*listed, *self.open, *map(shlex.join, self.lines)})
 
-    def readable(self) -> dict[str, list[str] | str]:
+    def format_as_hint(self) -> dict[str, list[str] | str]:
         """The list as a hint: what a caller may write."""
         shown: dict[str, list[str] | str] = {name: sorted(words) for name, words in self.firsts.items()}
         shown |= dict.fromkeys(self.open, "any arguments")

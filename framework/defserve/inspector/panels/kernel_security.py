@@ -29,7 +29,7 @@ EVERY_SECONDS: Final = 1.0
 MAX_GRANT_SECONDS: Final = 10 * 365 * 86_400
 
 
-async def overview(inspection: Inspection, request: PageRequest) -> Any:
+async def describe_permissions(inspection: Inspection, request: PageRequest) -> Any:
     """What the server speaks of MGP, and every permission: what needs it, what the person says, what follows."""
     async with use_era_client(inspection, request) as client:
         needed = await _find_needed_permissions(client)
@@ -57,20 +57,20 @@ async def overview(inspection: Inspection, request: PageRequest) -> Any:
     }
 
 
-async def permit(inspection: Inspection, request: PageRequest) -> Any:
+async def set_permission(inspection: Inspection, request: PageRequest) -> Any:
     """Grant a permission, deny it, or have it asked for with the next call. It counts at once, in every era."""
     name, said = request.get_text("permission"), request.get_text("say")
     if said not in SAID:
         raise BadMessage(f"'say' is one of {', '.join(SAID)}")
     await _decide(inspection, name, SAID[said])
-    return await overview(inspection, request)
+    return await describe_permissions(inspection, request)
 
 
-async def reset(inspection: Inspection, request: PageRequest) -> Any:
+async def reset_permissions(inspection: Inspection, request: PageRequest) -> Any:
     """Take back whatever was said about permissions."""
     for name in tuple(inspection.granted):
         await _decide(inspection, name, None)
-    return await overview(inspection, request)
+    return await describe_permissions(inspection, request)
 
 
 async def _decide(inspection: Inspection, name: str, said: bool | None) -> None:
@@ -90,13 +90,13 @@ async def _decide(inspection: Inspection, name: str, said: bool | None) -> None:
 
 
 # -- who may use what ------------------------------------------------------------------------------------
-async def access(inspection: Inspection, request: PageRequest) -> Any:
+async def query_access(inspection: Inspection, request: PageRequest) -> Any:
     """Whether an agent may use a tool, or the server if no tool is named."""
     async with use_era_client(inspection, request) as client:
         return await client.access_query(_agent(request), _tool(request))
 
 
-async def grant(inspection: Inspection, request: PageRequest) -> Any:
+async def grant_access(inspection: Inspection, request: PageRequest) -> Any:
     """Set an entry that allows or denies, for so many `seconds`, or for ever."""
     permission = request.get_text("permission", "allow")
     if permission not in ("allow", "deny"):
@@ -112,7 +112,7 @@ async def grant(inspection: Inspection, request: PageRequest) -> Any:
         return await client.access_grant(_agent(request), _tool(request), **more)
 
 
-async def revoke(inspection: Inspection, request: PageRequest) -> Any:
+async def revoke_access(inspection: Inspection, request: PageRequest) -> Any:
     """Remove an entry."""
     async with use_era_client(inspection, request) as client:
         return await client.access_revoke(_agent(request), _tool(request))
@@ -128,7 +128,7 @@ def _tool(request: PageRequest) -> str | None:
     return request.get_text("tool", "").strip() or None
 
 
-async def why(inspection: Inspection, request: PageRequest) -> Any:
+async def explain_call_decision(inspection: Inspection, request: PageRequest) -> Any:
     """Whether a caller may call a tool, step by step, as `defserve why` says it."""
     target = inspection.target
     asked = request.get_text("caller").strip(), request.get_text("tool").strip(), request.get_text("scopes", "").split()
@@ -140,7 +140,7 @@ async def why(inspection: Inspection, request: PageRequest) -> Any:
 
 
 # -- what was written down -------------------------------------------------------------------------------
-async def audit(inspection: Inspection, request: PageRequest) -> Any:
+async def list_audit_lines(inspection: Inspection, request: PageRequest) -> Any:
     """`log`: the newest lines of the server's log, if it can be read. `seen`: what our own side wrote down."""
     seen = list(inspection.audit.events)[-MAX_SHOWN_EVENTS:]
     found: Json = {"seen": seen[::-1], "log": None, "remote": inspection.server_log.is_elsewhere}
@@ -151,19 +151,19 @@ async def audit(inspection: Inspection, request: PageRequest) -> Any:
     return found
 
 
-async def verify(inspection: Inspection, request: PageRequest) -> Any:
+async def verify_audit_log(inspection: Inspection, request: PageRequest) -> Any:
     """Check the chain of the server's log."""
     return await inspection.server_log.check_chain()
 
 
 # -- how it does -----------------------------------------------------------------------------------------
-async def health(inspection: Inspection, request: PageRequest) -> Any:
+async def query_health(inspection: Inspection, request: PageRequest) -> Any:
     """The health of the server, with its checks."""
     async with use_era_client(inspection, request) as client:
         return asdict(await client.health())
 
 
-async def events(inspection: Inspection, request: PageRequest) -> Any:
+async def follow_mgp_events(inspection: Inspection, request: PageRequest) -> Any:
     """The events of the channels that fit a pattern, as parts until it is cancelled. The first names the channels."""
     async with use_era_client(inspection, request) as client:
         if client.mgp is None or "events" not in client.mgp.sections:
@@ -190,7 +190,7 @@ async def _find_needed_permissions(client: Client) -> dict[str, list[str]]:
 # -- The Kernel panel: the servers behind a kernel, what they do, and what an operator does with them.
 
 
-async def follow(inspection: Inspection, request: PageRequest) -> Any:
+async def follow_kernel_servers(inspection: Inspection, request: PageRequest) -> Any:
     """The servers as parts, whenever something has changed, until it is cancelled.
 
     Each part has the `way` to the kernel (None: the server is none), its `status` and its `servers`.
@@ -205,7 +205,7 @@ async def follow(inspection: Inspection, request: PageRequest) -> Any:
     request.send_part_if_changed({"way": None})
 
 
-async def logs(inspection: Inspection, request: PageRequest) -> Any:
+async def follow_server_output(inspection: Inspection, request: PageRequest) -> Any:
     """The lines of a server as parts, until it is cancelled."""
     way = await _kernel(inspection, request)
     async with aclosing(way.logs(request.get_text("server"))) as lines:
@@ -218,7 +218,7 @@ async def list_held_tools(inspection: Inspection, request: PageRequest) -> Any:
     return await (await _kernel(inspection, request)).list_held_tools(request.get_text("server"))
 
 
-async def do(inspection: Inspection, request: PageRequest) -> Any:
+async def run_kernel_verb(inspection: Inspection, request: PageRequest) -> Any:
     """Do what a button of the page stands for: a verb of the kernel, with its fields. Its server is `server`."""
     name = request.get_text("verb")
     if name not in (buttons := list_verb_buttons()):
@@ -255,19 +255,19 @@ def _on_kernel_error(inspection: Inspection, request: PageRequest, way: Inspecte
 
 
 PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
-    "security.overview": overview,
-    "security.permit": permit,
-    "security.reset": reset,
-    "security.access": access,
-    "security.grant": grant,
-    "security.revoke": revoke,
-    "security.why": why,
-    "security.audit": audit,
-    "security.verify": verify,
-    "security.health": health,
-    "security.events": events,
-    "kernel.follow": follow,
-    "kernel.logs": logs,
+    "security.overview": describe_permissions,
+    "security.permit": set_permission,
+    "security.reset": reset_permissions,
+    "security.access": query_access,
+    "security.grant": grant_access,
+    "security.revoke": revoke_access,
+    "security.why": explain_call_decision,
+    "security.audit": list_audit_lines,
+    "security.verify": verify_audit_log,
+    "security.health": query_health,
+    "security.events": follow_mgp_events,
+    "kernel.follow": follow_kernel_servers,
+    "kernel.logs": follow_server_output,
     "kernel.held": list_held_tools,
-    "kernel.do": do,
+    "kernel.do": run_kernel_verb,
 }

@@ -34,7 +34,7 @@ MAX_CHANNELS: Final = 200
 LIFECYCLE: Final = "channels.lifecycle"
 
 
-async def overview(inspection: Inspection, request: PageRequest) -> Any:
+async def describe_mcpl(inspection: Inspection, request: PageRequest) -> Any:
     """Feature sets, scopes that are asked for, events, channels and messages. `version` is None without MCPL."""
     client = await inspection.client(get_request_era(request))
     mcpl, feed = client.mcpl, inspection.live
@@ -99,7 +99,7 @@ def _channel(one: Channel) -> Json:
     return {"id": one.id, "label": one.label or one.id, "direction": one.direction, "type": one.type}
 
 
-async def switch(inspection: Inspection, request: PageRequest) -> Any:
+async def switch_feature_sets(inspection: Inspection, request: PageRequest) -> Any:
     """Switch feature sets on or off, at once and in every era."""
     names, is_on = request.arguments.get("sets"), request.arguments.get("on") is True
     if not is_array(names) or not all(isinstance(name, str) for name in names):
@@ -111,10 +111,10 @@ async def switch(inspection: Inspection, request: PageRequest) -> Any:
         await mcpl.update(enabled=known if is_on else (), disabled=() if is_on else known)
     for era in inspection.connections:
         inspection.push("changed", {"era": era, "kind": "tools"})
-    return await overview(inspection, request)
+    return await describe_mcpl(inspection, request)
 
 
-async def scopes(inspection: Inspection, request: PageRequest) -> Any:
+async def set_scope_patterns(inspection: Inspection, request: PageRequest) -> Any:
     """Where a scoped set may act: patterns that allow and patterns that block."""
     name, lists = request.get_text("set"), dict[str, list[str]]()
     for word, member in (("allow", "whitelist"), ("block", "blacklist")):
@@ -126,17 +126,17 @@ async def scopes(inspection: Inspection, request: PageRequest) -> Any:
         if name in mcpl.feature_sets:
             await mcpl.update(scopes={name: lists})
     inspection.live.scopes[name] = lists
-    return await overview(inspection, request)
+    return await describe_mcpl(inspection, request)
 
 
 async def offer(inspection: Inspection, request: PageRequest) -> Any:
     """Offer another version of MCPL. The conversations are reopened."""
     inspection.live.set_offered_version(request.get_text("version"))
     inspection.reopen()
-    return await overview(inspection, request)
+    return await describe_mcpl(inspection, request)
 
 
-async def decide(inspection: Inspection, request: PageRequest) -> Any:
+async def answer_pending(inspection: Inspection, request: PageRequest) -> Any:
     """Answer an event or a scope that waits."""
     return {
         "answered": inspection.live.decide_pending(
@@ -145,13 +145,13 @@ async def decide(inspection: Inspection, request: PageRequest) -> Any:
     }
 
 
-async def mode(inspection: Inspection, request: PageRequest) -> Any:
+async def set_event_mode(inspection: Inspection, request: PageRequest) -> Any:
     inspection.live.set_event_mode(request.get_text("mode"))
     return {"mode": inspection.live.mode}
 
 
 # -- the playground --------------------------------------------------------------------------------------
-async def before(inspection: Inspection, request: PageRequest) -> Any:
+async def run_hooks_before_inference(inspection: Inspection, request: PageRequest) -> Any:
     """Run the hooks before an inference on a message. No model is called."""
     began = inspection.recorder.count
     async with _live(inspection, request) as mcpl:
@@ -159,7 +159,7 @@ async def before(inspection: Inspection, request: PageRequest) -> Any:
     return {**found, "seq": _seq(inspection, began, BEFORE_INFERENCE)}
 
 
-async def after(inspection: Inspection, request: PageRequest) -> Any:
+async def run_hooks_after_inference(inspection: Inspection, request: PageRequest) -> Any:
     """Run the hooks after an inference on an answer."""
     began = inspection.recorder.count
     async with _live(inspection, request) as mcpl:
@@ -170,12 +170,12 @@ async def after(inspection: Inspection, request: PageRequest) -> Any:
 def _seq(inspection: Inspection, began: int, method: str) -> int | None:
     """Where the timeline has the message to a hook."""
     recorder = inspection.recorder
-    found = recorder.slice(max(began, recorder.first), recorder.count)
+    found = recorder.get_messages(max(began, recorder.first), recorder.count)
     return next((entry.seq for entry in found if entry.method == method and entry.direction == "sent"), None)
 
 
 # -- events and channels ---------------------------------------------------------------------------------
-async def collect(inspection: Inspection, request: PageRequest) -> Any:
+async def fetch_inboxes(inspection: Inspection, request: PageRequest) -> Any:
     """Fetch what waits in the inboxes of a server that cannot push."""
     async with _live(inspection, request) as mcpl:
         if _has_channels(mcpl):  # else the question would only be one more error on the wire
@@ -199,7 +199,7 @@ async def close_channel(inspection: Inspection, request: PageRequest) -> Any:
         return {"closed": await mcpl.close(request.get_text("channel"))}
 
 
-async def publish(inspection: Inspection, request: PageRequest) -> Any:
+async def publish_to_channel(inspection: Inspection, request: PageRequest) -> Any:
     """Write to a channel, as the host."""
     channel, text = request.get_text("channel"), request.get_text("text")
     began = time.perf_counter()
@@ -270,7 +270,7 @@ MAX_SEATS: Final = 8
 MAX_TEXT_LENGTH: Final = 4_000
 
 
-async def follow(inspection: Inspection, request: PageRequest) -> Any:
+async def follow_topic(inspection: Inspection, request: PageRequest) -> Any:
     """Join a topic, and tell of it as parts until it is cancelled, which leaves it. The token is not kept."""
     address = make_topic_address(request.get_text("url"), request.get_text("topic", ""), "name one, such as demo")
     token = request.get_text("token", "") or None
@@ -291,12 +291,12 @@ async def follow(inspection: Inspection, request: PageRequest) -> Any:
     raise PeerGone(f"the gateway has closed the connection: {me.end_reason}".rstrip(": "))
 
 
-async def approve(inspection: Inspection, request: PageRequest) -> Any:
+async def approve_proposal(inspection: Inspection, request: PageRequest) -> Any:
     """Have a proposal done: the `result`; or, if it must be said by whom, those who are `able`."""
     return await _seat(inspection, request).approve(request.get_text("proposal"), request.get_text("name", ""))
 
 
-async def decline(inspection: Inspection, request: PageRequest) -> Any:
+async def decline_proposal(inspection: Inspection, request: PageRequest) -> Any:
     seat = _seat(inspection, request)
     seat.me.decline(seat.proposal(request.get_text("proposal")), request.get_text("reason", "")[:MAX_TEXT_LENGTH])
 
@@ -312,23 +312,23 @@ def _seat(inspection: Inspection, request: PageRequest) -> JoinedTopic:
 
 
 PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
-    "live.overview": overview,
-    "live.switch": switch,
-    "live.scopes": scopes,
+    "live.overview": describe_mcpl,
+    "live.switch": switch_feature_sets,
+    "live.scopes": set_scope_patterns,
     "live.offer": offer,
-    "live.decide": decide,
-    "live.mode": mode,
-    "live.before": before,
-    "live.after": after,
-    "live.collect": collect,
+    "live.decide": answer_pending,
+    "live.mode": set_event_mode,
+    "live.before": run_hooks_before_inference,
+    "live.after": run_hooks_after_inference,
+    "live.collect": fetch_inboxes,
     "live.open": open_channel,
     "live.close": close_channel,
-    "live.publish": publish,
+    "live.publish": publish_to_channel,
     "events.list": list_events,
     "events.follow": follow_event,
     "events.stop": stop_event,
-    "topics.follow": follow,
-    "topics.approve": approve,
-    "topics.decline": decline,
+    "topics.follow": follow_topic,
+    "topics.approve": approve_proposal,
+    "topics.decline": decline_proposal,
     "topics.say": send_chat,
 }

@@ -32,7 +32,7 @@ async def list_resources(inspection: Inspection, request: PageRequest) -> Any:
         resources, _ = await list_if_supported("resources/list", client.resources())
         found = {"resources": list_named_items(resources, "uri"), "templates": await _templates(client)}
         watches = offer.get("subscribe") is True
-        watched = await inspection.watches.renew(client) if watches else []
+        watched = await inspection.watches.renew_watches(client) if watches else []
     return {"offered": True, **found, "watches": watches, "watched": watched, "completes": completes(client)}
 
 
@@ -44,7 +44,7 @@ async def _templates(client: Client) -> list[Json]:
     except PeerError:
         return []  # servers without templates may not know the method
     return [
-        {"definition": each, "variables": variables(each["uriTemplate"])}
+        {"definition": each, "variables": list_template_variables(each["uriTemplate"])}
         for each in list_named_items(found, "uriTemplate")
     ]
 
@@ -54,7 +54,7 @@ def completes(client: Client) -> bool:
     return "completions" in client.capabilities or "completions" not in get_version_features(client.version)
 
 
-def variables(template: str) -> list[Json] | None:
+def list_template_variables(template: str) -> list[Json] | None:
     """The variables of a template, `{"name", "many"}` each; None if it is one that is not understood."""
     try:
         parts = parse_template(template)
@@ -80,18 +80,18 @@ async def read_resource(inspection: Inspection, request: PageRequest) -> Any:
         return {"uri": uri, "contents": contents_of(await client.read(uri))}
 
 
-async def watch(inspection: Inspection, request: PageRequest) -> Any:
+async def watch_resource(inspection: Inspection, request: PageRequest) -> Any:
     """Watch a resource, or (`on` is false) no longer. What is watched then."""
     uri = request.get_text("uri")
     async with use_era_client(inspection, request) as client:
         if request.arguments.get("on") is False:
-            await inspection.watches.unwatch(client, uri)
+            await inspection.watches.unwatch_resource(client, uri)
         else:
-            await inspection.watches.watch(client, uri)
-        return {"watched": await inspection.watches.renew(client)}
+            await inspection.watches.watch_resource(client, uri)
+        return {"watched": await inspection.watches.renew_watches(client)}
 
 
-async def complete(inspection: Inspection, request: PageRequest) -> Any:
+async def complete_argument(inspection: Inspection, request: PageRequest) -> Any:
     """Values that the server suggests for an argument of a prompt or template. `ref` is the reference as MCP has it."""
     context = {name: value for name, value in request.get_object("context").items() if isinstance(value, str)}
     async with use_era_client(inspection, request) as client:
@@ -116,7 +116,7 @@ async def list_prompts(inspection: Inspection, request: PageRequest) -> Any:
     return {"offered": offered, "prompts": found, "completes": completes(client)}
 
 
-async def get(inspection: Inspection, request: PageRequest) -> Any:
+async def get_prompt(inspection: Inspection, request: PageRequest) -> Any:
     """The whole result of a prompt. `arguments` are sent as they are, also wrong ones: refusals are worth testing."""
     params = {"name": request.get_text("prompt"), "arguments": request.get_object("arguments")}
     async with use_era_client(inspection, request) as client:
@@ -164,7 +164,7 @@ async def read_skill_file(inspection: Inspection, request: PageRequest) -> Any:
     return {**about, "type": kind, **content}
 
 
-async def directory(inspection: Inspection, request: PageRequest) -> Any:
+async def list_skill_folder(inspection: Inspection, request: PageRequest) -> Any:
     """What the server says is in a folder. It is not verified: `uri` tells which of it the skill lists."""
     async with use_era_client(inspection, request) as client:
         found = await client.directory(request.get_text("uri"))
@@ -231,11 +231,11 @@ PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "resources.list": list_resources,
     "resources.expand": expand_uri,
     "resources.read": read_resource,
-    "resources.watch": watch,
-    "complete": complete,
+    "resources.watch": watch_resource,
+    "complete": complete_argument,
     "prompts.list": list_prompts,
-    "prompts.get": get,
+    "prompts.get": get_prompt,
     "skills.list": list_skills,
     "skills.read": read_skill_file,
-    "skills.directory": directory,
+    "skills.directory": list_skill_folder,
 }

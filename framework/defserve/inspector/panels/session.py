@@ -101,7 +101,7 @@ def write_message(recorder: Recorder, seq: int) -> str:
 def find_first_saved(recorder: Recorder) -> int:
     """The first message that a file has room for: it gets the newest."""
     left = MAX_SAVED_BYTES
-    for entry in reversed(recorder.slice(recorder.first, recorder.count)):
+    for entry in reversed(recorder.get_messages(recorder.first, recorder.count)):
         left -= min(entry.size, MAX_KEPT_BODY_BYTES)
         if left < 0:
             return entry.seq + 1
@@ -133,7 +133,7 @@ def _find_definitions(era: str, recorder: Recorder) -> Json | None:
         CONVERSATION_OPENING_METHODS, "initialize"
     )
     found: Json = {}
-    for entry in reversed(recorder.slice(recorder.first, recorder.count)):
+    for entry in reversed(recorder.get_messages(recorder.first, recorder.count)):
         name = wanted.get(entry.method)
         if entry.era != era or entry.kind != "answer" or entry.error is not None or name is None or name in found:
             continue
@@ -157,11 +157,11 @@ def _normalize_opening(result: Json) -> Json:
 
 async def write_tree(era: str, feature_set: str, owner: str | None, view: CheckpointTreeView, room: list[int]) -> str:
     """A tree and its newest checkpoints. `room` has the bytes that are left for contents, and is what is left then."""
-    kept = list(await view.checkpoints())[-MAX_CHECKPOINTS:]
+    kept = list(await view.list_checkpoints())[-MAX_CHECKPOINTS:]
     contents: dict[str, Any] = {}
     for each in reversed(kept):
         try:
-            content = await view.content(each.id)
+            content = await view.get_content(each.id)
         except DefserveError:  # it was forgotten meanwhile
             continue
         if content is MISSING_CONTENT:
@@ -171,7 +171,13 @@ async def write_tree(era: str, feature_set: str, owner: str | None, view: Checkp
         if room[0] < 0 or find_limit_violation(shown, MAX_DEPTH - 4, MAX_KEYS) is not None:
             break
         contents[each.id] = shown
-    about = {"era": era, "set": feature_set, "owner": owner, "head": await view.head(), "facts": view.facts()}
+    about = {
+        "era": era,
+        "set": feature_set,
+        "owner": owner,
+        "head": await view.get_head_id(),
+        "facts": view.describe_tree(),
+    }
     lines = [write_record("tree", mask_value(about))]
     for each in kept:
         told: Json = {
@@ -207,7 +213,9 @@ async def write_session_test(inspection: Inspection, request: PageRequest) -> An
         raise BadMessage(f"'seqs' is a list of up to {MAX_TESTED_CALLS} messages")
     recorder = inspection.recorder
     entries = [
-        entry for seq in sorted(set(seqs)) if (entry := recorder.entry(seq)) is not None and entry.is_answered_call
+        entry
+        for seq in sorted(set(seqs))
+        if (entry := recorder.get_message(seq)) is not None and entry.is_answered_call
     ]
     era = entries[0].era if entries else ""
     calls = [call for entry in entries if entry.era == era and (call := _read_call(recorder, entry)) is not None]
@@ -233,7 +241,7 @@ def _read_call(recorder: Recorder, entry: RecordedMessage) -> SavedCall | None:
 
 def _find_answers(recorder: Recorder, call: RecordedMessage) -> Iterator[Json]:
     """What a person answered to the questions that the server asked during a call."""
-    for entry in recorder.slice(call.seq, min(call.of or 0, call.seq + MAX_LOOKED_AT)):
+    for entry in recorder.get_messages(call.seq, min(call.of or 0, call.seq + MAX_LOOKED_AT)):
         if entry.kind != "request" or entry.era != call.era or entry.of is None:
             continue
         if entry.direction == "received" and entry.method == "elicitation/create":

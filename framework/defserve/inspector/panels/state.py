@@ -36,7 +36,7 @@ NO_CHECKPOINT: Final = "This call has no checkpoint: its tool keeps no state."
 UNTOLD: Final = "The server did not tell this content, and the inspector cannot read its store."
 
 
-async def sets(inspection: Inspection, request: PageRequest) -> Any:
+async def list_feature_sets(inspection: Inspection, request: PageRequest) -> Any:
     """The feature sets that keep state, each with its trees. `version` is None if the server does not speak MCPL."""
     era, client = await _client(inspection, request)
     mcpl = client.mcpl
@@ -56,28 +56,28 @@ async def sets(inspection: Inspection, request: PageRequest) -> Any:
     return {"version": mcpl.version, "sets": found, "others": len(mcpl.feature_sets) - len(keeping)}
 
 
-async def follow(inspection: Inspection, request: PageRequest) -> Any:
+async def follow_tree(inspection: Inspection, request: PageRequest) -> Any:
     """A tree, and whatever is new in it, as parts until it is cancelled. The first says what is known around it."""
     era, client = await _client(inspection, request)
     view, name = _view(inspection, request, era), request.get_text("set")
-    request.part({"facts": view.facts()})
-    async with aclosing(inspection.states.follow(view)) as parts:
+    request.part({"facts": view.describe_tree()})
+    async with aclosing(inspection.states.follow_tree(view)) as parts:
         async for part in parts:
             mcpl = client.mcpl
             at = mcpl.state(name).checkpoint if mcpl is not None and name in mcpl.feature_sets else None
             request.part({**part, "at": at})
 
 
-async def changes(inspection: Inspection, request: PageRequest) -> Any:
+async def describe_changes(inspection: Inspection, request: PageRequest) -> Any:
     """What each of these checkpoints changed, in words."""
     era, _ = await _client(inspection, request)
     ids = request.arguments.get("ids")
     if not is_array(ids) or len(ids) > MAX_IDS:
         raise BadMessage(f"'ids' is a list of up to {MAX_IDS} checkpoints")
-    return await inspection.states.changes(_view(inspection, request, era), map(str, ids))
+    return await inspection.states.describe_changes(_view(inspection, request, era), map(str, ids))
 
 
-async def diff(inspection: Inspection, request: PageRequest) -> Any:
+async def diff_checkpoints(inspection: Inspection, request: PageRequest) -> Any:
     """The patch from `a` to `b`: `ops` (the first of them), how many there are (`count`), and its size in `bytes`."""
     view, before, after = await _both(inspection, request)
     if before is MISSING_CONTENT or after is MISSING_CONTENT:
@@ -91,7 +91,7 @@ def describe_patch(before: Any, after: Any) -> Json:
     return {"ops": shorten_patch_operations(ops), "count": len(ops), "bytes": len(to_json(ops))}
 
 
-async def lines(inspection: Inspection, request: PageRequest) -> Any:
+async def compare_contents(inspection: Inspection, request: PageRequest) -> Any:
     """The contents of `a` and `b` as `rows` of lines side by side."""
     view, before, after = await _both(inspection, request)
     if before is MISSING_CONTENT or after is MISSING_CONTENT:
@@ -99,11 +99,11 @@ async def lines(inspection: Inspection, request: PageRequest) -> Any:
     return {"rows": await asyncio.to_thread(align_changed_lines, mask_value(before), mask_value(after))}
 
 
-async def content(inspection: Inspection, request: PageRequest) -> Any:
+async def get_content(inspection: Inspection, request: PageRequest) -> Any:
     """The whole `content` at `b`; of a very long one, only its size in `bytes`."""
     era, _ = await _client(inspection, request)
     view = _view(inspection, request, era)
-    found = await view.content(request.get_text("b"))
+    found = await view.get_content(request.get_text("b"))
     if found is MISSING_CONTENT:
         return _missing(view)
     return describe_content(found)
@@ -122,7 +122,7 @@ async def roll_back(inspection: Inspection, request: PageRequest) -> Any:
     return {"success": done.success, "reason": done.reason}
 
 
-async def branch(inspection: Inspection, request: PageRequest) -> Any:
+async def branch_next_call(inspection: Inspection, request: PageRequest) -> Any:
     """Let the inspector's next call start at a checkpoint. The head stays where it is."""
     if inspection.target.saved is not None:
         raise BadMessage(READ_ONLY_NOTE)
@@ -148,11 +148,11 @@ async def describe_call_state(inspection: Inspection, request: PageRequest) -> A
     if found is None or shown is None:
         return {**told, "missing": NO_CHECKPOINT if shown is None else UNTOLD}
     told["set"], view = found
-    content = await view.content(shown)
+    content = await view.get_content(shown)
     if content is MISSING_CONTENT:
         return {**told, **_missing(view)}
     told |= describe_content(content)
-    previous = await view.content(before) if before is not None else None
+    previous = await view.get_content(before) if before is not None else None
     if after is not None and previous is not MISSING_CONTENT:
         told |= describe_patch(previous, content)
     return told
@@ -182,7 +182,7 @@ async def run_again(inspection: Inspection, request: PageRequest) -> Any:
     _mcpl(client).branch(found[0], points[where])
     began = inspection.recorder.count
     error = await send_request_in_era(inspection, call.era, call.method, params)
-    sent = inspection.recorder.slice(began, inspection.recorder.count)
+    sent = inspection.recorder.get_messages(began, inspection.recorder.count)
     made = [each.seq for each in sent if each.kind == "request" and each.method == call.method]
     return {"seq": made[-1] if made else None, "error": error}
 
@@ -225,22 +225,22 @@ async def _both(inspection: Inspection, request: PageRequest) -> tuple[Checkpoin
     """The contents at `a` and `b`. Without `a` it is compared with nothing: the state before its first checkpoint."""
     era, _ = await _client(inspection, request)
     view, a = _view(inspection, request, era), request.get_text("a", "")
-    return view, await view.content(a) if a else None, await view.content(request.get_text("b"))
+    return view, await view.get_content(a) if a else None, await view.get_content(request.get_text("b"))
 
 
 def _missing(view: CheckpointTreeView) -> Json:
-    return {"missing": OPAQUE if view.facts().get("opaque") else UNTOLD}
+    return {"missing": OPAQUE if view.describe_tree().get("opaque") else UNTOLD}
 
 
 PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
-    "state.sets": sets,
-    "state.follow": follow,
-    "state.changes": changes,
-    "state.diff": diff,
-    "state.lines": lines,
-    "state.content": content,
+    "state.sets": list_feature_sets,
+    "state.follow": follow_tree,
+    "state.changes": describe_changes,
+    "state.diff": diff_checkpoints,
+    "state.lines": compare_contents,
+    "state.content": get_content,
     "state.rollback": roll_back,
-    "state.branch": branch,
+    "state.branch": branch_next_call,
     "state.of_call": describe_call_state,
     "state.run_again": run_again,
 }

@@ -19,7 +19,7 @@ async def list_tasks(inspection: Inspection, request: PageRequest) -> Any:
         return {"tasks": inspection.tasks.to_wire(), "offered": offered, "session": not client.stateless}
 
 
-async def start(inspection: Inspection, request: PageRequest) -> Any:
+async def start_task(inspection: Inspection, request: PageRequest) -> Any:
     """Start a tool. What becomes of it is told with the topic `task`."""
     tool, arguments = request.get_text("tool"), request.get_object("arguments")
     return inspection.tasks.start(
@@ -27,24 +27,24 @@ async def start(inspection: Inspection, request: PageRequest) -> Any:
     ).record.to_wire()
 
 
-async def resume(inspection: Inspection, request: PageRequest) -> Any:
+async def follow_known_task(inspection: Inspection, request: PageRequest) -> Any:
     """Follow a task by its id."""
     async with use_era_client(inspection, request) as client:
         return (await inspection.tasks.resume(client, request.get_text("taskId"))).record.to_wire()
 
 
-async def show(inspection: Inspection, request: PageRequest) -> Any:
+async def describe_task(inspection: Inspection, request: PageRequest) -> Any:
     """One task with its arguments, its steps and its result."""
     return inspection.tasks[request.get_integer("task")].record.to_full_wire()
 
 
-async def refresh(inspection: Inspection, request: PageRequest) -> Any:
+async def refresh_task(inspection: Inspection, request: PageRequest) -> Any:
     task = inspection.tasks[request.get_integer("task")]
     await task.refresh()
     return task.record.to_wire()
 
 
-async def cancel(inspection: Inspection, request: PageRequest) -> Any:
+async def cancel_task(inspection: Inspection, request: PageRequest) -> Any:
     task = inspection.tasks[request.get_integer("task")]
     await task.cancel()
     return task.record.to_wire()
@@ -67,13 +67,13 @@ async def open_questions(inspection: Inspection, request: PageRequest) -> Any:
     return inspection.questions.waiting
 
 
-async def answer(inspection: Inspection, request: PageRequest) -> Any:
+async def answer_question(inspection: Inspection, request: PageRequest) -> Any:
     return {
         "answered": inspection.questions.answer_question(request.get_integer("question"), request.get_object("answer"))
     }
 
 
-async def past(inspection: Inspection, request: PageRequest) -> Any:
+async def list_past_questions(inspection: Inspection, request: PageRequest) -> Any:
     """The questions that are over, newest first, and the standing answers."""
     return {"past": list(reversed(inspection.questions.past)), **standing(inspection)}
 
@@ -120,15 +120,15 @@ def _push_standing(inspection: Inspection) -> Json:
 
 PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "tasks.list": list_tasks,
-    "tasks.start": start,
-    "tasks.resume": resume,
-    "tasks.show": show,
-    "tasks.refresh": refresh,
-    "tasks.cancel": cancel,
+    "tasks.start": start_task,
+    "tasks.resume": follow_known_task,
+    "tasks.show": describe_task,
+    "tasks.refresh": refresh_task,
+    "tasks.cancel": cancel_task,
     "tasks.forget": drop_finished_tasks,
     "questions.list": open_questions,
-    "questions.answer": answer,
-    "questions.past": past,
+    "questions.answer": answer_question,
+    "questions.past": list_past_questions,
     "questions.roots": set_roots,
     "questions.model": set_model,
 }

@@ -47,17 +47,17 @@ MAX_PAST_CALLS: Final = 120
 
 
 async def list_tools(inspection: Inspection, request: PageRequest) -> Any:
-    """Every tool, as `about` says. What has no name cannot be called, and is left out: `odd` counts those."""
+    """Every tool, as `describe_tool` says. What has no name cannot be called, and is left out: `odd` counts those."""
     async with use_era_client(inspection, request) as client:
         found = await client.tools() if "tools" in client.capabilities else []
     named = [tool for tool in found if is_object(tool) and isinstance(tool.get("name"), str)]
-    tools = [about(tool, client) for tool in named]
+    tools = [describe_tool(tool, client) for tool in named]
     # Clients may search its tools, and need not read them all.
     is_searched = client.mgp is not None and "tool_discovery" in client.mgp.extensions
     return {"tools": tools, "odd": len(found) - len(named), "searched": is_searched}
 
 
-def about(tool: Json, client: Client) -> Json:
+def describe_tool(tool: Json, client: Client) -> Json:
     """A tool for the page: its `definition` as it came, and what is read of it, of the right type whatever came."""
     security = parse_tool_security(str(tool["name"]), tool)
     held = client.mgp.grants if client.mgp is not None else {}
@@ -124,7 +124,7 @@ async def _follow(call: KeptCall, request: PageRequest) -> Json:
     return {"state": call.state, **call.outcome}
 
 
-async def save(inspection: Inspection, request: PageRequest) -> Any:
+async def save_call(inspection: Inspection, request: PageRequest) -> Any:
     """A call as code: the `command` that repeats it, and a `test` for pytest that expects its result."""
     tool, arguments = request.get_text("tool"), request.get_object("arguments")
     words = inspection.target.words
@@ -134,12 +134,12 @@ async def save(inspection: Inspection, request: PageRequest) -> Any:
     }
 
 
-async def latency(inspection: Inspection, request: PageRequest) -> Any:
+async def describe_latency(inspection: Inspection, request: PageRequest) -> Any:
     """How long the newest calls of a tool took, oldest first."""
     tool, recorder = request.get_text("tool"), inspection.recorder
     found = [
         {"ms": entry.ms, "era": entry.era, "error": entry.error is not None}
-        for entry in recorder.slice(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)
+        for entry in recorder.get_messages(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)
         if entry.kind == "request" and entry.method == "tools/call" and entry.about == tool and entry.ms is not None
     ]
     return {"calls": found[-MAX_PAST_CALLS:]}
@@ -185,7 +185,7 @@ def _text(item: Json, name: str) -> str:
     return (string_or_none(item.get(name)) or "")[:MAX_TEXT_LENGTH]
 
 
-async def show(inspection: Inspection, request: PageRequest) -> Any:
+async def show_app(inspection: Inspection, request: PageRequest) -> Any:
     """Call a tool as a model would, and get its view ready for a frame. Parts: the progress of the call."""
     tool, arguments = request.get_text("tool"), request.get_object("arguments")
     began = time.perf_counter()
@@ -245,7 +245,7 @@ def _prepare_document(inspection: Inspection, app: RenderedApp) -> Json:
     }
 
 
-async def message(inspection: Inspection, request: PageRequest) -> Any:
+async def prepare_view_message(inspection: Inspection, request: PageRequest) -> Any:
     """What to post to a view after a `message` of its own. Cancelling it takes back what the person was asked."""
     given = request.arguments.get("message")
     if not isinstance(given, dict):
@@ -364,12 +364,12 @@ PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "tools.calls": list_calls,
     "tools.follow": follow_call,
     "tools.cancel": cancel_call,
-    "tools.save": save,
-    "tools.latency": latency,
+    "tools.save": save_call,
+    "tools.latency": describe_latency,
     "apps.list": list_apps,
-    "apps.show": show,
+    "apps.show": show_app,
     "apps.reload": reload_view,
-    "apps.message": message,
+    "apps.message": prepare_view_message,
     "apps.context": context,
     "apps.close": close,
     "compare.keep": keep_first_listing,

@@ -33,7 +33,7 @@ SAVED_ROWS: Final = 500
 MAX_OTHERS: Final = 200
 
 
-async def check(inspection: Inspection, request: PageRequest) -> Any:
+async def check_filter(inspection: Inspection, request: PageRequest) -> Any:
     """A filter as `terms`: [start, where its value starts, stop]; or the `problem` with its place, message and fix."""
     try:
         terms = parse_filter(request.get_text("filter", "")).terms
@@ -66,7 +66,7 @@ async def follow_timeline(inspection: Inspection, request: PageRequest) -> Any:
                     "errors": recorder.errors,
                     "version": rows.version,
                     "dropped": rows.dropped,
-                    "overview": inspection.timeline.overview.bars(),
+                    "overview": inspection.timeline.overview.count_bars(),
                 }
             )
             await asyncio.sleep(BATCH_SECONDS)
@@ -75,18 +75,18 @@ async def follow_timeline(inspection: Inspection, request: PageRequest) -> Any:
         cleared()
 
 
-async def rows(inspection: Inspection, request: PageRequest) -> Any:
+async def list_rows(inspection: Inspection, request: PageRequest) -> Any:
     """The rows `start` to `stop` under a filter, and the `version` they are of."""
     found = await inspection.timeline.rows.get_current_rows(_query(request))
     first, last = _span(inspection.recorder, found, request)
     start = max(0, request.get_integer("start", 0))
     stop = min(request.get_integer("stop", MAX_ROWS), start + MAX_ROWS, last - first)
     seqs = found[first + start : first + stop] if stop > start else []
-    told = [_row(inspection.recorder, entry) for seq in seqs if (entry := inspection.recorder.entry(seq))]
+    told = [_row(inspection.recorder, entry) for seq in seqs if (entry := inspection.recorder.get_message(seq))]
     return {"start": start, "rows": told, "version": found.version, "dropped": found.dropped}
 
 
-async def find(inspection: Inspection, request: PageRequest) -> Any:
+async def find_message(inspection: Inspection, request: PageRequest) -> Any:
     """The `place` of a message among the rows: of its request, if it has no row. None if neither has one."""
     found, entry = (
         await inspection.timeline.rows.get_current_rows(_query(request)),
@@ -94,15 +94,15 @@ async def find(inspection: Inspection, request: PageRequest) -> Any:
     )
     first, last = _span(inspection.recorder, found, request)
     for seq in (entry.seq, entry.of):
-        if seq is not None and found.has(seq) and first <= found.find_row_index(seq) < last:
+        if seq is not None and found.has_message(seq) and first <= found.find_row_index(seq) < last:
             return {"place": found.find_row_index(seq) - first}
     return {"place": None}
 
 
-async def message(inspection: Inspection, request: PageRequest) -> Any:
+async def get_message(inspection: Inspection, request: PageRequest) -> Any:
     """A message whole, with its `other` half, and the `others` that belong to the same request."""
     recorder, entry = inspection.recorder, require_requested_message(inspection, request)
-    asked = entry if entry.kind == "request" else recorder.entry(entry.of) if entry.of is not None else None
+    asked = entry if entry.kind == "request" else recorder.get_message(entry.of) if entry.of is not None else None
     others = [each.to_wire() for each in _belonging(recorder, asked)] if asked is not None else []
     return {
         **(recorder.describe_message(entry.seq) or {}),
@@ -111,25 +111,25 @@ async def message(inspection: Inspection, request: PageRequest) -> Any:
     }
 
 
-async def compare(inspection: Inspection, request: PageRequest) -> Any:
+async def compare_eras(inspection: Inspection, request: PageRequest) -> Any:
     told = both_eras(inspection.recorder, require_requested_message(inspection, request))
     return told | ({"again": READ_ONLY_NOTE} if inspection.target.saved is not None else {})
 
 
 async def send_again(inspection: Inspection, request: PageRequest) -> Any:
-    return await again(
+    return await send_in_both_eras(
         inspection, require_requested_message(inspection, request), request.arguments.get("confirmed") is True
     )
 
 
-async def clear(inspection: Inspection, request: PageRequest) -> Any:
+async def clear_timeline(inspection: Inspection, request: PageRequest) -> Any:
     """Forget every message, for every page. A saved session stays as it is."""
     if inspection.target.saved is not None:
         raise BadMessage("a saved session stays as it is")
     inspection.timeline.clear()
 
 
-async def save(inspection: Inspection, request: PageRequest) -> Any:
+async def save_messages(inspection: Inspection, request: PageRequest) -> Any:
     """The shown messages and their answers as JSON lines, secrets masked: some of them, from the row `start` on.
 
     `next` is the row to go on with, None at the end.
@@ -141,7 +141,7 @@ async def save(inspection: Inspection, request: PageRequest) -> Any:
     stop = min(last, place + SAVED_ROWS)
     while place < stop and size < SAVED_AT_ONCE:
         for seq in found[place : place + 1]:
-            entry = recorder.entry(seq)
+            entry = recorder.get_message(seq)
             answer = entry.of if entry is not None and entry.kind == "request" and not _query(request).answers else None
             for each in (seq, answer):
                 if each is not None and (shown := recorder.describe_message(each)) is not None:
@@ -169,7 +169,7 @@ def _span(recorder: Recorder, found: TimelineRows, request: PageRequest) -> tupl
 
 def require_requested_message(inspection: Inspection, request: PageRequest) -> RecordedMessage:
     """The message that a request is about. Raises BadMessage."""
-    if (entry := inspection.recorder.entry(request.get_integer("seq"))) is None:
+    if (entry := inspection.recorder.get_message(request.get_integer("seq"))) is None:
         raise BadMessage("this message is no longer kept")
     return entry
 
@@ -178,9 +178,9 @@ def _row(recorder: Recorder, entry: RecordedMessage) -> Json:
     """An entry with what its row draws: the size of its answer, and when its notices came, in ms after it."""
     told = entry.to_wire()
     if entry.kind == "request":
-        if entry.of is not None and (answer := recorder.entry(entry.of)) is not None:
+        if entry.of is not None and (answer := recorder.get_message(entry.of)) is not None:
             told["answer"] = answer.size
-        if times := recorder.notices(entry.seq):
+        if times := recorder.get_notice_times(entry.seq):
             told["parts"] = [round((each - entry.time) * 1000, 1) for each in times]
     return told
 
@@ -189,7 +189,7 @@ def _belonging(recorder: Recorder, asked: RecordedMessage) -> list[RecordedMessa
     """A request, its notices and its answer, the first of them."""
     found: list[RecordedMessage] = [asked]
     last = asked.of if asked.of is not None else recorder.count - 1
-    for each in recorder.slice(asked.seq + 1, min(last + 1, asked.seq + 20_000)):
+    for each in recorder.get_messages(asked.seq + 1, min(last + 1, asked.seq + 20_000)):
         if each.of == asked.seq:
             found.append(each)
             if len(found) >= MAX_OTHERS:
@@ -250,13 +250,13 @@ def both_eras(recorder: Recorder, entry: RecordedMessage) -> Json:
 
 
 def _about(recorder: Recorder, entry: RecordedMessage) -> Json:
-    answer = recorder.entry(entry.of) if entry.of is not None and entry.kind == "request" else None
+    answer = recorder.get_message(entry.of) if entry.of is not None and entry.kind == "request" else None
     return {"seq": entry.seq, "ms": entry.ms, "size": entry.size + (answer.size if answer else 0)}
 
 
 def _side(recorder: Recorder, entry: RecordedMessage | None) -> Json:
     """The shown body of a request, of its answer, and its HTTP exchange; None where there is none."""
-    answer = recorder.entry(entry.of) if entry is not None and entry.of is not None else None
+    answer = recorder.get_message(entry.of) if entry is not None and entry.of is not None else None
     asked, answered = _get_comparable_message(recorder, entry), _get_comparable_message(recorder, answer)
     return {
         "body": asked.get("body"),
@@ -328,7 +328,7 @@ def _why_not(asked: RecordedMessage) -> str | None:
     return NOT_AGAIN.get(asked.method)
 
 
-async def again(inspection: Inspection, entry: RecordedMessage, confirmed: bool) -> Json:
+async def send_in_both_eras(inspection: Inspection, entry: RecordedMessage, confirmed: bool) -> Json:
     """Send the request in both eras. What changes something is sent only if it is `confirmed`.
 
     Else `confirm` says what it is: its method, its tool and the mark of that. `sent` has the `seq` of each request,
@@ -338,7 +338,7 @@ async def again(inspection: Inspection, entry: RecordedMessage, confirmed: bool)
     asked = find_original_request(recorder, entry)
     if (why := _why_not(asked)) is not None:
         raise BadMessage(f"this message cannot be sent again: {why}")
-    if recorder.body(asked.seq) is None:
+    if recorder.get_body(asked.seq) is None:
         raise BadMessage("this message is no longer kept", fix="make the call again in the Tools panel")
     params = get_request_params(recorder, asked)
     mark = await find_call_risk_mark(await inspection.client(asked.era), asked.method, params)
@@ -373,7 +373,7 @@ async def send_request_in_era(inspection: Inspection, era: str, method: str, par
         inspection.on_request_failed(era, error)
         is_answer = any(
             each.era == era and each.kind == "answer" and each.method == method
-            for each in inspection.recorder.slice(began, inspection.recorder.count)
+            for each in inspection.recorder.get_messages(began, inspection.recorder.count)
         )
         return None if is_answer else describe_error_for_page(error)
     return None
@@ -396,7 +396,7 @@ MAX_COMPARED_BYTES: Final = 256 * 1024
 
 def find_original_request(recorder: Recorder, entry: RecordedMessage) -> RecordedMessage:
     """The request of an answer or a notice, if it is known; else the message itself."""
-    found = recorder.entry(entry.of) if entry.kind in ("answer", "notice") and entry.of is not None else None
+    found = recorder.get_message(entry.of) if entry.kind in ("answer", "notice") and entry.of is not None else None
     return found or entry
 
 
@@ -404,7 +404,7 @@ def counterpart(recorder: Recorder, entry: RecordedMessage, era: str) -> Recorde
     """The newest request (or notice) of an era that asks for the same as `entry` does."""
     wanted = None if entry.method in SAME else get_request_params(recorder, entry)
     read = 0
-    for each in reversed(recorder.slice(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)):
+    for each in reversed(recorder.get_messages(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)):
         if each.era != era or each.kind != entry.kind or each.direction != entry.direction:
             continue
         if wanted is None:
@@ -438,14 +438,14 @@ async def follow_latency(inspection: Inspection, request: PageRequest) -> Any:
 
 
 PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
-    "wire.filter": check,
+    "wire.filter": check_filter,
     "wire.follow": follow_timeline,
-    "wire.rows": rows,
-    "wire.find": find,
-    "wire.message": message,
-    "wire.eras": compare,
+    "wire.rows": list_rows,
+    "wire.find": find_message,
+    "wire.message": get_message,
+    "wire.eras": compare_eras,
     "wire.again": send_again,
-    "wire.clear": clear,
-    "wire.save": save,
+    "wire.clear": clear_timeline,
+    "wire.save": save_messages,
     "latency.follow": follow_latency,
 }

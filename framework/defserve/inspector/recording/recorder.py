@@ -152,7 +152,7 @@ class Recorder:
             method = self._methods.setdefault(method, method)  # the same few, again and again
         entry = RecordedMessage(self.count, time.time(), era, direction, kind, method, id, len(body))
         with suppress(Exception):
-            entry.about = about(message)
+            entry.about = summarize_message(message)
         with suppress(Exception):
             self._pair(entry, message)
         self._entries.append(entry)
@@ -169,7 +169,7 @@ class Recorder:
         """Take a message of an earlier session. Its `seq` is the next, and `of` a message before it, or None."""
         if self._entries:
             entry.time = max(entry.time, self._entries[-1].time)
-        asked = self.entry(entry.of) if entry.of is not None else None
+        asked = self.get_message(entry.of) if entry.of is not None else None
         if asked is None or asked.kind != "request":
             entry.of = None
         elif entry.kind == "answer":
@@ -224,11 +224,11 @@ class Recorder:
             if spoken == era and direction == "sent" and not entry.is_own and entry.note != "cancelled"
         ]
 
-    def slice(self, start: int, stop: int) -> list[RecordedMessage]:
+    def get_messages(self, start: int, stop: int) -> list[RecordedMessage]:
         """The entries with these sequence numbers, as far as they are there."""
         return self._entries[max(start - self.first, 0) : max(stop - self.first, 0)]
 
-    def entry(self, seq: int) -> RecordedMessage | None:
+    def get_message(self, seq: int) -> RecordedMessage | None:
         place = seq - self.first
         return self._entries[place] if 0 <= place < len(self._entries) else None
 
@@ -242,7 +242,7 @@ class Recorder:
         A call of the page has its `waterfall`. None if the message is forgotten. `body` is missing if only the entry is
         left.
         """
-        if (entry := self.entry(seq)) is None:
+        if (entry := self.get_message(seq)) is None:
             return None
         shown = entry.to_wire()
         if (body := self._bodies.get(seq)) is not None:
@@ -260,7 +260,7 @@ class Recorder:
             }
         return shown
 
-    def body(self, seq: int) -> bytes | None:
+    def get_body(self, seq: int) -> bytes | None:
         """The bytes of a message with its secrets, to send it again. Never show them."""
         return self._bodies.get(seq)
 
@@ -268,7 +268,7 @@ class Recorder:
         """The members of a message, with their secrets; none if it is forgotten, was cut or is no object."""
         return parse_json_object(self._bodies.get(seq) or b"{}")
 
-    def notices(self, seq: int) -> list[float]:
+    def get_notice_times(self, seq: int) -> list[float]:
         """When the first notices of a request came."""
         return self._notices.get(seq, [])
 
@@ -277,7 +277,7 @@ class Recorder:
         self._subscribers.append(tell)
         return lambda: self._subscribers.remove(tell)
 
-    def figures(self) -> Json:
+    def make_status_figures(self) -> Json:
         """For the status line: messages, calls a second, the median of recent answers, errors."""
         now = time.time()
         recent = sum(1 for moment in self._calls if now - moment <= RATE_SECONDS)
@@ -400,7 +400,7 @@ LISTS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def about(message: Json) -> str:
+def summarize_message(message: Json) -> str:
     """A request or a notice: the tool, the URI, the text that it carries. An error: its message."""
     params = object_or_empty(message.get("params"))
     method = message.get("method")

@@ -10,12 +10,11 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import ceil
 from typing import Final, NamedTuple
 
 from defserve.client.replies import Json
-from defserve.errors import UsageError
+from defserve.errors import UsageError, find_nearest_names
 from defserve.inspector.recording.recorder import RecordedMessage, Recorder
 
 
@@ -99,7 +98,7 @@ class TimelineRows:
         """The index of the first row at or after a sequence number."""
         return bisect_left(self._seqs, seq)
 
-    def has(self, seq: int) -> bool:
+    def has_message(self, seq: int) -> bool:
         return self.find_row_index(seq) < len(self._seqs) and self._seqs[self.find_row_index(seq)] == seq
 
     def _look(self) -> bool:
@@ -110,7 +109,7 @@ class TimelineRows:
             self.dropped += gone
         start = max(self._seen, recorder.first)
         stop = min(start + AT_ONCE, recorder.count)
-        for entry in recorder.slice(start, stop):
+        for entry in recorder.get_messages(start, stop):
             if self._is_match(entry):
                 self._seqs.append(entry.seq)
             if entry.kind == "answer" and entry.of is not None:
@@ -120,9 +119,9 @@ class TimelineRows:
 
     def _again(self, seq: int) -> None:
         """Look again at a request that was answered."""
-        if (entry := self._recorder.entry(seq)) is None:
+        if (entry := self._recorder.get_message(seq)) is None:
             return
-        place, had, fits = self.find_row_index(seq), self.has(seq), self._is_match(entry)
+        place, had, fits = self.find_row_index(seq), self.has_message(seq), self._is_match(entry)
         if had == fits:
             return
         if fits:
@@ -265,7 +264,7 @@ def _term(text: str, start: int) -> Term:
 def _resolve_name(name: str, start: int, stop: int) -> str:
     if (lower := name.lower()) in NAMES:
         return lower
-    near = get_close_matches(lower, (*NAMES, "not"), 1)
+    near = find_nearest_names(lower, (*NAMES, "not"))
     told = f"write {near[0]}:" if near else f"use one of {', '.join(f'{each}:' for each in (*NAMES, 'not'))}"
     raise InvalidFilter(f"{name}: is not known", start, stop, f"{told}, or put the word in quotes")
 
@@ -313,7 +312,7 @@ class Overview:
         self._first: int = 0
         self._seen = 0
 
-    def bars(self) -> Json:
+    def count_bars(self) -> Json:
         """`start` in seconds since 1970, `width` of a bar in seconds, and `bars`: [messages, errors] each."""
         self._count()
         if not self._buckets:
@@ -332,12 +331,12 @@ class Overview:
         if recorder.first != self._first:
             # What lies before the first message that is left is dropped.
             self._first = recorder.first
-            if (left := recorder.entry(recorder.first)) is None:
+            if (left := recorder.get_message(recorder.first)) is None:
                 self._buckets, self._width = {}, NARROWEST
             else:
                 oldest = int(left.time / self._width)
                 self._buckets = {bucket: counts for bucket, counts in self._buckets.items() if bucket >= oldest}
-        for entry in recorder.slice(max(self._seen, recorder.first), recorder.count):
+        for entry in recorder.get_messages(max(self._seen, recorder.first), recorder.count):
             bucket = int(entry.time / self._width)
             messages, errors = self._buckets.get(bucket, (0, 0))
             is_error = entry.kind != "request" and entry.error is not None

@@ -40,7 +40,7 @@ class ServerLaunch:
     version: str | None = None
     spares: int | None = None
 
-    def texts(self) -> list[str]:
+    def list_texts_with_variables(self) -> list[str]:
         """Every text in which variables are filled in."""
         plain = (self.command, *self.args, self.cwd, self.url, self.auth_token)
         return [*plain, *self.env.values(), *self.headers.values()]
@@ -74,7 +74,7 @@ class ServerLaunch:
 
     def list_secret_references(self) -> list[str]:
         """Where its secrets are that stand elsewhere."""
-        found = (match for text in self.texts() for match in SECRET_REFERENCE.finditer(text))
+        found = (match for text in self.list_texts_with_variables() for match in SECRET_REFERENCE.finditer(text))
         return list(dict.fromkeys(match[2] for match in found if not match[1]))
 
     def make_redactor(self, environ: Mapping[str, str], secrets: SecretReader | None = None) -> Hidden:
@@ -83,7 +83,7 @@ class ServerLaunch:
         secret = [value for name, value in named.items() if is_secret_name(name)]
         defaults = find_variable_defaults(secret)
         used = dict(defaults)
-        used |= {name: environ[name] for name in names_in(self.texts()) if name in environ}
+        used |= {name: environ[name] for name in names_in(self.list_texts_with_variables()) if name in environ}
         known = {name: secrets.list_recent_values(name) for name in self.list_secret_references()} if secrets else {}
         used |= {name: values[0] for name, values in known.items() if values}
         # Of a secret that has changed, the value before may still be in what a server writes.
@@ -254,7 +254,9 @@ class KernelConfig:
     def unset(self, environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
         """Server → the variables that it needs and that are not set."""
         found = {
-            entry.id: list_unset_variables(entry.launch.texts(), environ) for entry in self.servers if entry.enabled
+            entry.id: list_unset_variables(entry.launch.list_texts_with_variables(), environ)
+            for entry in self.servers
+            if entry.enabled
         }
         return {id: names for id, names in found.items() if names}
 

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from defserve.core.json_values import is_array, is_object
+from defserve.errors import find_nearest_names
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.proxying.mounted import MAX_RESTARTS, RESTART_STRATEGIES
 
@@ -262,10 +263,8 @@ def _find_right_table(name: str) -> str:
 
 
 def _instead(name: str, known: Mapping[str, Setting]) -> str:
-    from difflib import get_close_matches
-
     names = [*known, "servers"] if known is FILE_SETTINGS.settings else [*known]
-    close = get_close_matches(name, names, 1)
+    close = find_nearest_names(name, names)
     return f"did you mean {close[0]}?" if close else f"use some of {', '.join(names)}"
 
 

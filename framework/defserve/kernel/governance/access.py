@@ -199,7 +199,7 @@ class KeptEntries:
     def __init__(self, state: StateFile, id: str) -> None:
         self._state, self._id = state, id
 
-    def load(self) -> Iterable[Entry]:
+    def iter_entries(self) -> Iterable[Entry]:
         denials: list[Entry] = []
         for kept in self._state.known.access.get(self._id, ()):
             try:

@@ -169,7 +169,7 @@ def _validation(
     validation = OutgoingCallValidators({})
 
     async def check(egress: Egress | None, arguments: dict[str, Any]) -> None:
-        await validation.check(tool, arguments, enforced=False)
+        await validation.require_valid_call(tool, arguments, enforced=False)
 
     return check
 

@@ -75,7 +75,7 @@ class KernelDirectory:
 
     # -- register ------------------------------------------------------------------------------------------
 
-    def check(self, call: Call) -> None:
+    def require_operator_call(self, call: Call) -> None:
         """Raises Refused unless the caller may add and remove servers. Params are read after that."""
         require_operator(call, self._kernel.config.settings.admins)
 

@@ -214,7 +214,7 @@ class Resources(Extension):
         is_hidden = resource is not None
         for resource in self.templates:
             assert resource.template is not None
-            values = resource.template.match(uri)
+            values = resource.template.match_uri(uri)
             if values is not None:
                 if visible(call, resource):
                     return resource, values

@@ -135,7 +135,9 @@ class Subscriptions(Extension):
     def unsubscribe(self, call: Call, params: Params) -> Params:
         require_handshake(call)
         subscribed = call.session.local(SubscribedUris)
-        subscribed.drop([read_text_param(params, "uri")], lambda caller: can_act_for(call.identity, caller))
+        subscribed.drop_unsubscribed(
+            [read_text_param(params, "uri")], lambda caller: can_act_for(call.identity, caller)
+        )
         self._note_subscriptions(call.session)
         return {}
 
@@ -215,7 +217,9 @@ class Subscriptions(Extension):
     def credential_ended(self, session: Session, credential: str) -> None:
         """Forget what was subscribed to with a key or token that is no longer good."""
         if (subscribed := session.peek(SubscribedUris)) is not None:
-            subscribed.drop(subscribed.uris, lambda caller: caller is not None and caller.credential == credential)
+            subscribed.drop_unsubscribed(
+                subscribed.uris, lambda caller: caller is not None and caller.credential == credential
+            )
             self._note_subscriptions(session)
 
     def session_closed(self, session: Session) -> None:
@@ -420,7 +424,7 @@ class SubscribedUris:
         """Each resource, as often as it was asked for."""
         return [uri for uri, callers in self.uris.items() for _ in callers]
 
-    def drop(self, uris: Iterable[str], is_over: Callable[[PeerIdentity | None], bool]) -> None:
+    def drop_unsubscribed(self, uris: Iterable[str], is_over: Callable[[PeerIdentity | None], bool]) -> None:
         """Forget those who asked for a resource and no longer do."""
         for uri in list(uris):
             left = {name: caller for name, caller in self.uris.get(uri, {}).items() if not is_over(caller)}

@@ -105,7 +105,7 @@ class UriTemplate:
         """The URI for these values. A value that is missing or None adds nothing."""
         return expand_template(self._parts, values)
 
-    def match(self, uri: str) -> dict[str, Value] | None:
+    def match_uri(self, uri: str) -> dict[str, Value] | None:
         """The variables' values in `uri`, percent-decoded once, or None. Linear in `uri`'s length; never raises."""
         if len(uri) > MAX_URI:
             return None

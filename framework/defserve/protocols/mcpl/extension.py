@@ -352,7 +352,7 @@ class MCPL(SectionedExtension):
 
     def _judge(self, call: Call, item: Any, arguments: dict[str, Any]) -> Awaitable[None] | None:
         binding = get_feature_binding(item)
-        return None if binding is None or binding.scope is None else binding.scope.check(call, arguments)
+        return None if binding is None or binding.scope is None else binding.scope.require_scope(call, arguments)
 
     def on_item_declared(self, item: Any) -> None:
         binding = get_feature_binding(item)

@@ -122,7 +122,7 @@ class HookSection(McplSection):
             self._hooks[moment] = tuple(hook for hook in hooks if hook.feature_set is not feature_set)
 
     @property
-    def injecting(self) -> tuple[Hook, ...]:
+    def hooks_before_inference(self) -> tuple[Hook, ...]:
         """The hooks that run before inference."""
         return self._hooks["before"]
 

@@ -271,7 +271,7 @@ def encode_canonical_json(value: Any) -> bytes:
     return _text(value).encode()
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A number as ECMAScript's Number::toString writes it. An integer past 2^53 becomes the nearest double."""
     try:
         given = float(value)
@@ -310,7 +310,7 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return _string(value)
     if isinstance(value, int | float):
-        return number(value)
+        return format_number(value)
     if is_array(value):
         return f"[{','.join(map(_text, value))}]"
     if is_object(value):

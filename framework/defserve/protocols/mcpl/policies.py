@@ -209,7 +209,7 @@ class GrantPolicy(FeaturePolicy):
     def find_refusal(self, feature_set: FeatureSetBase) -> FeatureDisabled | None:
         if self.allows(feature_set):
             return None
-        missing = self.missing(feature_set)
+        missing = self.find_missing_grants(feature_set)
         if missing and (not self.ready or self.is_enabled(feature_set.name)):
             return CapabilityDenied(missing[0], feature_set.name)
         return FeatureDisabled(feature_set.name)
@@ -217,7 +217,7 @@ class GrantPolicy(FeaturePolicy):
     def grants(self, path: str) -> bool:
         return path in self.granted
 
-    def missing(self, feature_set: FeatureSetBase) -> list[str]:
+    def find_missing_grants(self, feature_set: FeatureSetBase) -> list[str]:
         """What a set uses and the host has not granted."""
         return sorted(feature_set.paths - self.granted)
 
@@ -450,7 +450,7 @@ def policy_receipt(live: McplTerms, policy: GrantPolicy, sets: Iterable[FeatureS
         if policy.is_disabled(one.name) or (one.paths and not policy.is_enabled(one.name)):
             continue
         lost = [use for use in one.uses if use in live.vocabulary.lost]
-        missing = policy.missing(one)
+        missing = policy.find_missing_grants(one)
         if missing or lost:
             effect = "disabled" if missing or not one.paths else "degraded"
             unavailable.append({"featureSet": one.name, "missingCapabilities": [*missing, *lost], "effect": effect})

@@ -61,9 +61,9 @@ class GrantedScope:
 def find_label_permission(lists: ScopeLists, label: str) -> bool | None:
     """Whether a label, in its normal form, is allowed (True) or forbidden (False); None if it is on neither list."""
     # What is forbidden inside a directory is forbidden for the directory, which contains it.
-    if any(glob(pattern).matches(label) or glob(pattern).matches(f"{label}/") for pattern in lists.blacklist):
+    if any(glob(pattern).is_match(label) or glob(pattern).is_match(f"{label}/") for pattern in lists.blacklist):
         return False
-    return True if any(glob(pattern).matches(label) for pattern in lists.whitelist) else None
+    return True if any(glob(pattern).is_match(label) for pattern in lists.whitelist) else None
 
 
 def normalize_label(label: str) -> str:
@@ -119,7 +119,7 @@ class ToolScopeCheck:
                 )
         self.takes = {name: known[name] for name in wanted}
 
-    async def check(self, call: Call, arguments: Mapping[str, Any]) -> None:
+    async def require_scope(self, call: Call, arguments: Mapping[str, Any]) -> None:
         """Let a call pass, and set its `ctx.scope`. Raises ScopeDenied."""
         scope, tag = self._resolve_scope(arguments), call.params.get("scope")
         if is_anonymous_session(call.session):
@@ -267,7 +267,7 @@ class Glob:
             bit <<= 1
         self._end = bit
 
-    def matches(self, label: str) -> bool:
+    def is_match(self, label: str) -> bool:
         """Whether the pattern covers the whole label."""
         states = self._expand_states(1)
         for character in label:

@@ -351,7 +351,7 @@ REMEMBERED: Final = 512
 MAX_KIND_LENGTH: Final = 256
 
 
-def matches(kind: str, capability: str) -> bool:
+def is_kind_covered(kind: str, capability: str) -> bool:
     """Whether the capability covers the kind.
 
     A capability without CONTEXT is compared with `base:METHOD`. So it covers every CONTEXT of a method it covers, and
@@ -395,7 +395,7 @@ class TopicCapabilities:
         self.patterns = tuple(dict.fromkeys(patterns))
         if not all(isinstance(pattern, str) and pattern for pattern in self.patterns):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError("a capability is a text such as 'mcp/request:tools/*'", fix="remove the empty ones")
-        self._matches: Callable[[str, str], bool] = matches_strictly if strict else matches
+        self._matches: Callable[[str, str], bool] = matches_strictly if strict else is_kind_covered
         self._known: dict[str, bool] = {}
 
     def allows_kind(self, kind: str) -> bool:

@@ -89,7 +89,7 @@ class Participant:
 
     def may(self, kind: str) -> bool:
         """Whether the welcome lets us send this kind."""
-        return self.topic.welcomed and self.capabilities.allows_kind(kind)
+        return self.topic.is_welcomed and self.capabilities.allows_kind(kind)
 
     def post(
         self,
@@ -100,7 +100,7 @@ class Participant:
         about: str | None = None,
     ) -> Envelope:
         """Send an envelope of any kind, from any thread. Raises NotCapable, NotWelcome without a gateway."""
-        if self._send is None or not self.topic.welcomed:
+        if self._send is None or not self.topic.is_welcomed:
             raise NotWelcome("not in the topic: the gateway has not sent its welcome")
         if not self.capabilities.allows_kind(kind):
             raise NotCapable(kind, self.capabilities.patterns)
@@ -241,7 +241,7 @@ class Participant:
         """Request it if we may, otherwise propose it and wait for the outcome."""
         if self.may(make_message_kind(REQUEST_KIND, method, params or {})):
             return await self.request(to, method, params)
-        if self.topic.welcomed:
+        if self.topic.is_welcomed:
             self._must_be_present(to)
         return await self.outcome(self.propose(to, method, params))
 

@@ -357,7 +357,7 @@ class ApprovalDecision:
 
 
 class ArgumentBounds:
-    """What one argument was in all approvals. `covers` says whether a value lies within."""
+    """What one argument was in all approvals. `is_within_bounds` says whether a value lies within."""
 
     __slots__ = ("values", "prefix", "low", "high")
 
@@ -367,7 +367,7 @@ class ArgumentBounds:
         numbers = [value for value in values if is_number(value)]
         self.low, self.high = (min(numbers), max(numbers)) if len(numbers) == len(values) else (None, None)
 
-    def covers(self, value: Any) -> bool:
+    def is_within_bounds(self, value: Any) -> bool:
         if self.prefix and isinstance(value, str):
             return value.startswith(self.prefix) and _is_place(value)
         if self.low is not None and self.high is not None and is_number(value):
@@ -398,7 +398,7 @@ class ApprovalRule:
     def _within(self, arguments: Arguments) -> bool:
         if self.bounds is None or set(arguments) != set(self.bounds):
             return False
-        return all(self.bounds[name].covers(value) for name, value in arguments.items())
+        return all(self.bounds[name].is_within_bounds(value) for name, value in arguments.items())
 
     def to_wire(self) -> dict[str, Any]:
         caller, target, method, context = self.key

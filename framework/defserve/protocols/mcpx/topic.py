@@ -169,7 +169,7 @@ class TopicView:
         self._misbehaved = misbehaved
 
     @property
-    def welcomed(self) -> bool:
+    def is_welcomed(self) -> bool:
         return bool(self.me)
 
     def reset(self) -> None:

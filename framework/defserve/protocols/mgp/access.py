@@ -259,7 +259,7 @@ class AccessDecision(NamedTuple):
 class EntryStore(Protocol):
     """Where granted entries outlive the process. When `store_entry` or `remove` returns, the change is safe."""
 
-    def load(self) -> Iterable[Entry]: ...
+    def iter_entries(self) -> Iterable[Entry]: ...
     def store_entry(self, entry: Entry) -> None: ...
     def remove(self, entry: Entry) -> None: ...
 
@@ -312,7 +312,7 @@ class AccessPolicy:
 
     def _load_entries(self) -> _Entries:
         found = self._declared
-        for entry in self._store.load() if self._store is not None else ():
+        for entry in self._store.iter_entries() if self._store is not None else ():
             found = _with(found, entry)
         for agent_id, tool_name, entry in self._shared.decisions() if self._shared is not None else ():
             if entry is not None:

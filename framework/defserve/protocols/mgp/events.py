@@ -92,7 +92,7 @@ class MgpEvent:
         """Whether it can be read later. The framework's own events and those for one session cannot."""
         return not (self.channel.standard or isinstance(self._to, Session))
 
-    def concerns(self, session: Session, caller: Principal) -> bool:
+    def is_visible_to(self, session: Session, caller: Principal) -> bool:
         """Whether this caller may be told, in this session."""
         if not self.channel.is_open_to(caller):
             return False
@@ -221,7 +221,7 @@ class EventBuffer:
 class EventSubscription:
     """What `caller` wants to hear in one session, from severity `least` up. `sequence`: the number of the last event.
 
-    Call all but `is_subscribed_to` and `wants` on the session's own loop.
+    Call all but `is_subscribed_to` and `is_wanted` on the session's own loop.
     """
 
     __slots__ = (
@@ -236,16 +236,16 @@ class EventSubscription:
     def is_subscribed_to(self, channel: EventChannel) -> bool:
         return not channel.patterns.isdisjoint(self.patterns)
 
-    def wants(self, event: MgpEvent) -> bool:
+    def is_wanted(self, event: MgpEvent) -> bool:
         return self.is_subscribed_to(event.channel) and event.severity >= self.least
 
     def can_receive(self, event: MgpEvent) -> bool:
         """Whether it wants the event, and may be told."""
-        return self.wants(event) and not self._ended and event.concerns(self.session, self.caller)
+        return self.is_wanted(event) and not self._ended and event.is_visible_to(self.session, self.caller)
 
     def queue_event(self, event: MgpEvent) -> None:
         """Send an event once the reader has taken those before it. If too many wait, the oldest are dropped."""
-        if self._ended or not event.concerns(self.session, self.caller):
+        if self._ended or not event.is_visible_to(self.session, self.caller):
             return
         self.sequence += 1
         self._waiting.append(self.sequence, event)
@@ -379,7 +379,7 @@ class EventSection(Extension):
             for event in found
             if event.channel.name in names
             and event.severity >= least
-            and event.concerns(call.session, identify_caller(call))
+            and event.is_visible_to(call.session, identify_caller(call))
         ]
         return {
             "events": [{"event_id": event.id, **event.to_wire()} for event in told],
@@ -489,7 +489,7 @@ class EventSection(Extension):
 
     def _offer(self, event: MgpEvent, subscriptions: Iterable[EventSubscription]) -> None:
         for subscription in subscriptions:
-            if subscription.wants(event):
+            if subscription.is_wanted(event):
                 engine = subscription.session.engine
                 if engine.is_on_loop():
                     subscription.queue_event(event)

@@ -88,7 +88,7 @@ class MGP(SectionedExtension):
     # -- negotiation (§2) --------------------------------------------------------------------------------
 
     @property
-    def served(self) -> frozenset[str]:
+    def served_sections(self) -> frozenset[str]:
         """The sections this server takes part in."""
         access, more = self.options.access, set[str]()
         if access is not None and access.has_admins:
@@ -100,7 +100,7 @@ class MGP(SectionedExtension):
         return _ALWAYS_SERVED | more if more else _ALWAYS_SERVED
 
     def negotiate(self, offer: Offer) -> MgpAgreement | None:
-        return negotiate_mgp(offer, self.served)
+        return negotiate_mgp(offer, self.served_sections)
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
         if (agreed := self.negotiate(offer)) is None:

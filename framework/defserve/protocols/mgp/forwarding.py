@@ -26,7 +26,7 @@ def apply_standard_validator(name: str, arguments: Mapping[str, Any], block: Map
     Commands are judged by their form and known dangers, not by whether the program is on a list. Raises Rejected.
     """
     _, known_names = STANDARD_VALIDATORS[name]
-    found = {argument: list(texts(value)) for argument, value in arguments.items()}
+    found = {argument: list(iter_texts(value)) for argument, value in arguments.items()}
     named = [texts for argument, texts in found.items() if argument in known_names]
     meant = named or [texts for texts in found.values() if texts]
     if block is not None and len(meant) > 1 and known_names.isdisjoint(found):
@@ -40,7 +40,7 @@ def apply_standard_validator(name: str, arguments: Mapping[str, Any], block: Map
             STANDARD_VALIDATORS[name][0](text)
 
 
-def texts(value: Any) -> Iterator[str]:
+def iter_texts(value: Any) -> Iterator[str]:
     """Every text in a JSON value, wherever it is nested."""
     waiting: list[Any] = [value]
     while waiting:

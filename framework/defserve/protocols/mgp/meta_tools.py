@@ -233,7 +233,7 @@ def meta_tools(section: ToolDiscovery, owner: Any) -> list[MetaTool]:
         _make_meta_tool(DISCOVER_TOOL, section.discover, format_matches, owner, changes=False),
         _make_meta_tool(REQUEST_TOOL, section.request, format_loaded_tools, owner, changes=False),
         _make_meta_tool(CALL_TOOL, fail_unreachable, str, owner, changes=True),
-        _make_meta_tool(SESSION_TOOL, section.session, _session_text, owner, changes=False),
+        _make_meta_tool(SESSION_TOOL, section.describe_session_tools, _session_text, owner, changes=False),
         _make_meta_tool(EVICT_TOOL, section.evict, _format_evicted_tools, owner, changes=False),
     ]
 

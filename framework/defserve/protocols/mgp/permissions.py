@@ -30,7 +30,7 @@ from defserve.protocols.mgp.terms import (
     CONFIRMED_META_KEY,
     ConfirmPolicy,
     PermissionPolicy,
-    PersonConfirmedMarker,
+    PersonConfirmedHere,
     RequestedToolMarker,
     SecurityOptions,
     get_call_sections,
@@ -366,7 +366,7 @@ async def confirm_call(
         asked = format_confirmation_question(name, arguments, tool.function.arguments.schema, server_id=tool.server_id)
         if not await client_requests.ask_confirmation(call, asked, key=f"confirm:{name}"):
             raise NotConfirmed(f"{name} was not confirmed: the user said no; do not call it again unasked")
-        call.local(PersonConfirmedMarker)
+        call.local(PersonConfirmedHere)
         return
     fix = FIX
     if call.session.is_local:

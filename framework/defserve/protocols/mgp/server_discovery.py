@@ -90,13 +90,13 @@ class DiscoverySection(Extension):
         return {"servers": [one.to_wire() for one in self.directory.servers(call) if one.is_match(wanted)]}
 
     async def register(self, call: Call, params: Params) -> Params:
-        self.directory.check(call)
+        self.directory.require_operator_call(call)
         wanted = ServerRegistration.from_params(params)
         status, message = await self.directory.register(call, wanted)
         return {"id": wanted.id, "status": status, "message": message}
 
     async def deregister(self, call: Call, params: Params) -> Params:
-        self.directory.check(call)
+        self.directory.require_operator_call(call)
         id, reason = read_member(params, "id", ID), read_member(params, "reason", PROSE, "", nullable=False)
         await self.directory.deregister(call, id, reason)
         return {"id": id, "status": "deregistered", "message": f"{id} has ended and is forgotten"}

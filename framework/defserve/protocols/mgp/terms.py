@@ -121,7 +121,7 @@ def _log(text: str) -> None:
     get_logger().warning(text)
 
 
-class PersonConfirmedMarker:
+class PersonConfirmedHere:
     """Belongs to a call that a person has confirmed here."""
 
 

@@ -90,7 +90,7 @@ class ToolDiscovery(Extension):
         return {
             "mgp/tools/discover": self.discover,
             "mgp/tools/request": self.request,
-            "mgp/tools/session": self.session,
+            "mgp/tools/session": self.describe_session_tools,
             "mgp/tools/session/evict": self.evict,
         }
 
@@ -152,7 +152,7 @@ class ToolDiscovery(Extension):
         }
         return _with_meta(answer, report_loaded_tools(call, loaded, before))
 
-    def session(self, call: Call, params: Params) -> Params:
+    def describe_session_tools(self, call: Call, params: Params) -> Params:
         """What this conversation's list holds besides the meta-tools."""
         visible, loaded = self.catalogue.visible(call), self.get_loaded_tools(call)
         pinned = self._select_pinned(visible)

@@ -188,7 +188,7 @@ class HttpApp:
             if handle is None:
                 await self._other_method(exchange, scope, methods)
                 return
-            if not self.provider.ready:
+            if not self.provider.is_on_running_loop:
                 await self.provider.start(self.close)
             left = handle(exchange, scope)
         if left is not None:
@@ -587,7 +587,7 @@ class SseSession:
         self.conversation.close()
         self.exchange.end_without_answer()
 
-    def on_disconnect(self) -> None:
+    def on_client_left(self) -> None:
         """Nothing to do: the end of the stream ends the session."""
 
     # -- credentials -------------------------------------------------------------------------------------
@@ -633,13 +633,13 @@ class LegacySse:
         self.feeds[id] = feed
         if exchange.live is not None:
             exchange.live.keep_verifying_holder(feed)
-        watch = asyncio.create_task(exchange.watch_client(feed.on_disconnect))
+        watch = asyncio.create_task(exchange.watch_client(feed.on_client_left))
         try:
             target = f"{root}{self.base}{MESSAGES}?session_id={id}"
             await exchange.start_events(format_sse_event(target.encode(), name="endpoint"))
             if self.provider.composition.draining:
                 feed.drain()
-            await exchange.stream(MAX_SILENCE_SECONDS, feed.on_disconnect)
+            await exchange.stream(MAX_SILENCE_SECONDS, feed.on_client_left)
         finally:
             watch.cancel()
             del self.feeds[id]

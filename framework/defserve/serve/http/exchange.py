@@ -494,7 +494,7 @@ class ResponseRoute(Protocol):
     def on_response_started(self) -> None:
         """A response has begun. From here on its client may leave."""
 
-    def on_disconnect(self) -> None:
+    def on_client_left(self) -> None:
         """Its client went away."""
 
     def detach(self, exchange: Exchange) -> None:

@@ -41,7 +41,7 @@ from defserve.serve.http.request_heads import (
 from defserve.serve.http.streamable import (
     CLIENT_LEFT_STATUS,
     SingleRequestRoute,
-    absorb_own_cancellation,
+    absorb_call_cancellation,
     route_message,
 )
 from defserve.serve.http.streams import ClientWatch
@@ -635,7 +635,7 @@ async def answer_shaped(
                 attached.watch()
                 assert begun.rest is not None
                 await begun.rest
-                await absorb_own_cancellation()
+                await absorb_call_cancellation()
             begun = begun.reply or (b"", None)
     finally:
         exchange.abandon()

@@ -134,7 +134,7 @@ async def _go_on(exchange: Exchange, route: ResponseRoute, call: UnfinishedCall)
         await call.rest
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            await absorb_own_cancellation()
+            await absorb_call_cancellation()
         reply = call.reply
         if late.task or reply is None or not reply[0] or exchange.finished or route.wants_events(exchange):
             await late.start_answering()
@@ -147,7 +147,7 @@ async def _go_on(exchange: Exchange, route: ResponseRoute, call: UnfinishedCall)
 
 async def _answer_in_the_end(exchange: Exchange, route: ResponseRoute) -> None:
     try:
-        await absorb_own_cancellation()
+        await absorb_call_cancellation()
         await answer_call(exchange, route)
     finally:
         route.finish()
@@ -181,7 +181,7 @@ async def _answer_watched(exchange: Exchange, route: ResponseRoute, attached: Cl
 async def stream_events(exchange: Exchange, route: ResponseRoute, first: bytes) -> None:
     """Write events, beginning with `first`, until there are no more."""
     await exchange.start_events(first)
-    await exchange.stream(MAX_SILENCE_SECONDS, route.on_disconnect)
+    await exchange.stream(MAX_SILENCE_SECONDS, route.on_client_left)
 
 
 async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
@@ -245,7 +245,7 @@ class LateAnswer:
             self._route.detach(self._exchange)
 
 
-async def absorb_own_cancellation() -> None:
+async def absorb_call_cancellation() -> None:
     """Absorb a cancellation of this task that was meant for the call it ran."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -535,7 +535,7 @@ class StreamableEndpoint:
                 attached.watch()
                 await exchange.start_events()
                 if not attached.hold_open(self.silent):
-                    await exchange.stream(MAX_SILENCE_SECONDS, reader.on_disconnect)
+                    await exchange.stream(MAX_SILENCE_SECONDS, reader.on_client_left)
         elif last is not None:
             await send_jsonrpc_error(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
         else:
@@ -657,7 +657,7 @@ class SingleRequestRoute:
         if self.exchange.live is not None:
             self.exchange.live.keep_verifying_credentials(self.exchange.list_credentials(), is_kept, ended)
 
-    def on_disconnect(self) -> None:
+    def on_client_left(self) -> None:
         """A client that disconnects cancels its call."""
         self.conversation.cancel(self.id)
 

@@ -135,7 +135,7 @@ class ResponseStream:
             self._take_name()
         self.session.log.call_after_writes(exchange.end_without_answer)
 
-    def on_disconnect(self) -> None:
+    def on_client_left(self) -> None:
         """The client went away. With a session the call continues, and its result is kept."""
 
     def detach(self, exchange: Exchange) -> None:
@@ -350,7 +350,7 @@ class StreamReader:
         self.session.readers += 1
         self._end_watch = self.session.log.watch_stream(self)
 
-    def on_disconnect(self) -> None:
+    def on_client_left(self) -> None:
         """The client went away. The stream goes on."""
 
     def detach(self, exchange: Exchange) -> None:
@@ -417,7 +417,7 @@ class ClientWatch:
     def watch(self) -> None:
         """Watch the client until the block ends."""
         if not self._exchange.set_watcher(self):
-            self._watch = asyncio.create_task(self._exchange.watch_client(self._route.on_disconnect))
+            self._watch = asyncio.create_task(self._exchange.watch_client(self._route.on_client_left))
 
     def hold_open(self, silent: StreamKeepAliveTimer) -> bool:
         """Whether the response, which has begun to be a stream, goes on without this block."""
@@ -428,7 +428,7 @@ class ClientWatch:
         return self._is_held
 
     def on_client_left(self) -> None:
-        self._exchange.on_client_left(self._route.on_disconnect)
+        self._exchange.on_client_left(self._route.on_client_left)
 
     def on_client_doubted(self) -> None:
         self._exchange.is_doubted = True
@@ -488,7 +488,7 @@ class HeldStream:
     # -- as what watches the client
 
     def on_client_left(self) -> None:
-        self._exchange.on_client_left(self._route.on_disconnect)
+        self._exchange.on_client_left(self._route.on_client_left)
         self._detach()
 
     def on_client_doubted(self) -> None:

@@ -263,7 +263,7 @@ class HttpConnection(StallGuard):
         request, self.request = self.request, None
         self._buffer, self._body, self._last_head, self.note = b"", None, None, None
         if request is not None:
-            request.on_disconnect()
+            request.on_client_left()
 
     def _leave(self) -> None:
         """This connection is no longer one of HTTP: it has ended, or another protocol has it."""
@@ -439,7 +439,7 @@ class HttpConnection(StallGuard):
                 self.transport.abort()  # in the middle of a response no refusal can be sent
                 return
             self.request = None
-            request.on_disconnect()
+            request.on_client_left()
         if self.transport.is_closing():
             return
         body = encode({"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": problem.text}})

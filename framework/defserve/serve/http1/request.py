@@ -119,7 +119,7 @@ class HttpRequest:
         if part or not has_more:
             self.wake_app()
 
-    def on_disconnect(self) -> None:
+    def on_client_left(self) -> None:
         """The client is gone: nobody reads the response."""
         self.is_disconnected, self.body = True, b""
         self.wake_app()

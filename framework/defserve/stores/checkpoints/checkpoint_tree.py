@@ -259,7 +259,7 @@ def plan_pruning(
             continue
         parent_id = record.chain[-1]
         if parent_id not in kept:
-            rewritten[record.id] = record.as_snapshot(canonical(restore_content(record, records)))
+            rewritten[record.id] = record.as_snapshot(encode_canonical(restore_content(record, records)))
             continue
         chain = (*rewritten.get(parent_id, kept[parent_id]).chain, parent_id)
         if chain != record.chain:
@@ -338,7 +338,7 @@ class CheckpointContent:
     @classmethod
     def from_value(cls, value: Any) -> CheckpointContent:
         """Raises ValueError if it is not a JSON value."""
-        return cls(canonical(value))
+        return cls(encode_canonical(value))
 
     @property
     def value(self) -> Any:
@@ -396,7 +396,7 @@ def make_checkpoint_draft(made: Any, before: CheckpointContent | None, depth: in
 
 def _draft_anew(value: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
     """For a short content, or the first one."""
-    encoded = canonical(value)
+    encoded = encode_canonical(value)
     if encoded.count(b"{") + encoded.count(b"[") > depth:
         _check_depth(value, depth)
     if before is not None and encoded == before.encoded:
@@ -428,7 +428,7 @@ def _fresh(value: Any, depth: int) -> Any:
         return value
     if type(value) is float and isfinite(value):
         return int(value) if value.is_integer() else value
-    return from_json(canonical(_check_depth(value, depth)))
+    return from_json(encode_canonical(_check_depth(value, depth)))
 
 
 def _check_depth(value: Any, depth: int) -> Any:
@@ -452,7 +452,7 @@ def _text(value: Any) -> bytes:
     text = to_json(value)
     # Libraries write tiny numbers in different ways. Searching for one character is fastest, so it comes first.
     has_tiny = (b"-" in text and b"e-" in text) or (b"." in text and b"0.0000" in text)
-    return canonical(value) if has_tiny else text
+    return encode_canonical(value) if has_tiny else text
 
 
 # -- The id of a checkpoint: unguessable, and bound by a MAC to its owner, its feature set, its content and its proof.
@@ -495,7 +495,7 @@ def _encoder() -> Callable[[Any], str]:
 _encode: Final = _encoder()
 
 
-def canonical(value: Any) -> bytes:
+def encode_canonical(value: Any) -> bytes:
     """The canonical text of a JSON value. Raises ValueError for what JSON cannot hold: infinities, lone surrogates."""
     try:
         text = _encode(value)

@@ -111,7 +111,7 @@ class ReloadSupervisor:
         started = time()
         child = await ServerProcess.start(self._plan, self._folder / f"files-{next(self._numbers)}")
         try:
-            ready, _, news = await first(
+            ready, _, news = await run_until_first_ends(
                 self._front.wait_until_ready(child), child.wait_for_exit(), self._files.wait_for_change(before)
             )
         except BaseException:
@@ -148,7 +148,7 @@ class ReloadSupervisor:
     async def _wait_for_change(self, before: Snapshot) -> int | None:
         """Wait for a reason to start another child. The exit code of this child, if that has ended."""
         assert self.current is not None
-        news, _, gone = await first(
+        news, _, gone = await run_until_first_ends(
             self._files.wait_for_change(before), self._wait_for_wish(), self.current.wait_for_exit()
         )
         if gone is not None:
@@ -171,7 +171,7 @@ class ReloadSupervisor:
     async def _wait_while_down(self, before: Snapshot, pause: float | None) -> None:
         """Nothing serves: wait for a change, a wish, or the end of a pause."""
         again = [asyncio.sleep(pause)] if pause is not None else []
-        news, wish, *_ = await first(self._files.wait_for_change(before), self._wait_for_wish(), *again)
+        news, wish, *_ = await run_until_first_ends(self._files.wait_for_change(before), self._wait_for_wish(), *again)
         self._note_changes(news)
         if news is not None or wish is not None:
             self._crashes = 0
@@ -192,7 +192,7 @@ def _format_reason(error: BaseException | None) -> str:
     return f": {error}" if error is not None and str(error) else ""
 
 
-async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
+async def run_until_first_ends(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
     """Run several coroutines until one has ended. The others are cancelled, and are None in the result."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:

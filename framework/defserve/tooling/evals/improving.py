@@ -72,7 +72,7 @@ async def compare_with_baseline(
         except StaleRecording:
             return None
 
-    new = {outcome.case.name: outcome.tally for outcome in outcomes if not outcome.missing}
+    new = {outcome.case.name: outcome.tally for outcome in outcomes if not outcome.missing_count}
     return await judge_change(old, new, {name: case.weight for name, case in cases.items()}, run_fresh)
 
 

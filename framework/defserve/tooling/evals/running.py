@@ -455,7 +455,7 @@ class CaseOutcome(NamedTuple):
         return Tally(sum(run.status == "passed" for run in judged), len(judged))
 
     @property
-    def missing(self) -> int:
+    def missing_count(self) -> int:
         return sum(run.status == "missing" for run in self.runs)
 
 

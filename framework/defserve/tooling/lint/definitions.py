@@ -14,6 +14,7 @@ from textwrap import dedent
 from typing import Any, Final, NamedTuple
 
 from defserve.core.json_values import as_list, is_array, is_mapping
+from defserve.errors import find_nearest_names
 from defserve.tooling.listing import ServerListing
 
 SECURITY_KEY: Final = "dev.defserve/security"
@@ -81,7 +82,7 @@ class ItemDefinition:
         audience = ui.get("visibility") if is_mapping(ui) else None
         return 0 if is_array(audience) and "model" not in audience else estimate_definition_tokens(self.wire)
 
-    def texts(self) -> Iterator[tuple[str, str]]:
+    def iter_model_texts(self) -> Iterator[tuple[str, str]]:
         """Every text that a model reads, each with its place."""
         for member in ("name", "title", "description"):
             if self.wire.get(member):
@@ -301,9 +302,7 @@ def _path(steps: Iterable[Any]) -> str:
 
 
 def _close(name: str, known: Mapping[str, Any]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, known, 1)
+    close = find_nearest_names(name, known)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -244,7 +244,7 @@ def _live(mcpl: MCPL) -> dict[str, Any]:
             )
             for one in mcpl.sets
         ),
-        "hooks": tuple(_hook(hook) for hook in (hooks.injecting if hooks is not None else ())),
+        "hooks": tuple(_hook(hook) for hook in (hooks.hooks_before_inference if hooks is not None else ())),
         "states": tuple(
             StateSchema(states.name, states.model, states.values.schema(), states.chooses_integers)
             for states in mcpl.list_states()

@@ -87,7 +87,7 @@ def find_prompt_injections(found: ServerDefinitions) -> Iterator[LintFinding]:
 def _iter_texts(found: ServerDefinitions) -> Iterator[tuple[str, ItemDefinition | None, str]]:
     yield "instructions", None, found.instructions
     for item in found.items:
-        for where, text in item.texts():
+        for where, text in item.iter_model_texts():
             yield where, item, text
 
 

@@ -73,7 +73,7 @@ def build_artefacts(
                 problems.append(PackageProblem(error.problem, error.fix))
             else:
                 info = listing["server"]
-                tools = [_write_json(out / "tools.json", [entry(tool) for tool in listing["tools"]])]
+                tools = [_write_json(out / "tools.json", [make_registry_entry(tool) for tool in listing["tools"]])]
                 problems += iter_version_disagreements(info["version"], wheel)
     begins("Making server.json and the MCPB bundle")
     server, manifest = make_server_json(project, wheel, info), make_manifest_json(project, wheel, info)
@@ -326,7 +326,7 @@ def _run_python(installed: Path, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
-def entry(tool: Mapping[str, Any]) -> dict[str, Any]:
+def make_registry_entry(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A tool as registries list it: its arguments one by one, and its schema as it is."""
     schema: dict[str, Any] = tool.get("inputSchema") or {}
     properties: dict[str, Any] = schema.get("properties") or {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.proxy.clients import ClientDirectory, ClientDocuments, readable
+from defserve.auth.proxy.clients import ClientDirectory, ClientDocuments, clean_client_name
 from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.site_messages import OAuthError
 from tests.rows import for_each_row
@@ -59,4 +59,4 @@ def test_a_registration_that_is_not_good_is_refused(body: Any, error: str) -> No
 
 @for_each_row("name, shown", [("  A\n B ", "A B"), ("a\u202eb\x00", "ab"), ("x" * 200, "x" * 80), (7, ""), (None, "")])
 def test_a_name_is_one_line_that_reads_as_it_is(name: Any, shown: str) -> None:
-    assert readable(name) == shown
+    assert clean_client_name(name) == shown

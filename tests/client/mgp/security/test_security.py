@@ -227,13 +227,15 @@ async def test_the_server_that_judges_one_of_several_arguments_knows_which():
     block = {"validator": "network_restricted"}
     tool = ListedToolClaims("survey", "moderate", block, {"properties": {"where": {}, "station": {}}})
     validation = OutgoingCallValidators({})
-    await validation.check(tool, {"where": ["fern"]}, enforced=True)
+    await validation.require_valid_call(tool, {"where": ["fern"]}, enforced=True)
     with pytest.raises(Rejected):
-        await validation.check(tool, {"where": ["fern"]}, enforced=False)
+        await validation.require_valid_call(tool, {"where": ["fern"]}, enforced=False)
     with pytest.raises(Rejected):
-        await validation.check(tool._replace(schema={"properties": {"where": {}}}), {"where": ["fern"]}, enforced=True)
+        await validation.require_valid_call(
+            tool._replace(schema={"properties": {"where": {}}}), {"where": ["fern"]}, enforced=True
+        )
     with pytest.raises(Rejected):
-        await validation.check(
+        await validation.require_valid_call(
             tool._replace(schema={"properties": {"where": {}, "url": {}}}), {"url": "http://127.0.0.1"}, enforced=True
         )
 

@@ -85,7 +85,7 @@ class Reader:
 
     def __init__(self, hub: EventHub, follower: LogFollower, wanted: Params, start: Cursor, keeps: bool) -> None:
         self._hub, self._follower = hub, follower
-        self.wanted, self.position, self.start = wanted, start, start
+        self.wanted_arguments, self.position, self.start = wanted, start, start
         self.kept_number = start.number if keeps else None
         self.got, self.gaps, self.looks, self.failures = list[int](), 0, 0, 0
         self._woken, self._has_news = asyncio.Event(), False
@@ -121,7 +121,7 @@ class Reader:
             found = [
                 event.number
                 for event in page.events
-                if matches_filter(self.wanted, event.arguments, is_exact=event.is_exact)
+                if matches_filter(self.wanted_arguments, event.arguments, is_exact=event.is_exact)
             ]
             self.got += found
             self.position = page.cursor
@@ -181,7 +181,7 @@ async def play(steps: list[tuple[str, int]], max_events: int) -> None:
                 break
         assert are_over()
         for reader in readers:
-            wanted = reader.wanted.get("to")
+            wanted = reader.wanted_arguments.get("to")
             behind = list(enumerate(emitted))[reader.start.number :]
             expected = [number for number, to in behind if wanted in (None, to)]
             first_kept = len(emitted) - max_events

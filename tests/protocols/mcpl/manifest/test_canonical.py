@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpl.manifest import encode_canonical_json, number
+from defserve.protocols.mcpl.manifest import encode_canonical_json, format_number
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-05")
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.req("MCPL-05")
     ],
 )
 def test_the_numbers_of_rfc_8785(bits: str, text: str):
-    assert number(struct.unpack(">d", bytes.fromhex(bits))[0]) == text
+    assert format_number(struct.unpack(">d", bytes.fromhex(bits))[0]) == text
 
 
 @for_each_row(
@@ -65,12 +65,12 @@ def test_the_numbers_of_rfc_8785(bits: str, text: str):
     ],
 )
 def test_numbers_are_written_as_in_ecmascript(value: float, text: str):
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_number_leads_back_to_itself(value: float):
-    text = number(value)
+    text = format_number(value)
     assert float(text) == value
     assert re.fullmatch(r"-?(0|[1-9]\d*)(\.\d*[1-9])?(e[+-][1-9]\d*)?", text)
     plain = "e" not in text

@@ -157,7 +157,7 @@ def test_a_store_is_read_at_the_start_and_written_before_a_change_takes_effect()
     kept = {"ann": Entry("server_grant", "ann")}
 
     class Kept:
-        def load(self) -> Iterable[Entry]:
+        def iter_entries(self) -> Iterable[Entry]:
             return list(kept.values())
 
         def store_entry(self, entry: Entry) -> None:

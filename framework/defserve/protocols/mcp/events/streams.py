@@ -247,7 +247,7 @@ class LogReader(Protocol):
     position: Cursor
 
     @property
-    def wanted(self) -> Params: ...
+    def wanted_arguments(self) -> Params: ...
 
     @property
     def kept_number(self) -> int | None: ...
@@ -300,7 +300,7 @@ class LogFollower:
             self._waker.set()
         number = reader.position.number
         self._waiting[reader] = number
-        self._index.add(reader.wanted, reader)
+        self._index.add(reader.wanted_arguments, reader)
         if number < self._position.number:
             (self._swept if self._swept and number >= self._sweep else self._behind).add(reader)
             self._waker.set()
@@ -322,7 +322,7 @@ class LogFollower:
     def _take_out(self, reader: LogReader, number: int) -> None:
         """A reader waits no longer. `number` is how far the follower has looked."""
         came_at = self._waiting.pop(reader)
-        self._index.remove(reader.wanted, reader)
+        self._index.remove(reader.wanted_arguments, reader)
         if reader in self._behind:
             number = came_at
         elif reader in self._swept:
@@ -436,7 +436,7 @@ class EventStream:
     ) -> None:
         self._call, self._hub, self._codec = call, hub, codec
         self._event, self._check_event = event, check_event
-        self.wanted, self.kept_number = wanted, None
+        self.wanted_arguments, self.kept_number = wanted, None
         self.position: Cursor
         self._woken, self._has_failed = asyncio.Event(), False
 
@@ -445,7 +445,7 @@ class EventStream:
         hub, name = self._hub, self._event.name
         clock = asyncio.get_running_loop()
         try:
-            with hub.hold_source_running(self._event, self.wanted), hub.listen(name) as follower:
+            with hub.hold_source_running(self._event, self.wanted_arguments), hub.listen(name) as follower:
                 is_truncated = False
                 if cursor is None:
                     cursor = await hub.log.ensure_end_cursor(name)
@@ -503,7 +503,7 @@ class EventStream:
                     ACTIVE_NOTIFICATION, {"cursor": self._encode(_before(page.cursor, start)), "truncated": True}
                 )
             for event in page.events:
-                if not matches_filter(self.wanted, event.arguments, is_exact=event.is_exact):
+                if not matches_filter(self.wanted_arguments, event.arguments, is_exact=event.is_exact):
                     continue
                 is_found = page.has_more
                 await self._wait_for_reader()

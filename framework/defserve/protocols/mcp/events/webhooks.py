@@ -504,7 +504,7 @@ class SubscriptionDelivery:
         self._waker.set()
 
     @property
-    def wanted(self) -> Params:
+    def wanted_arguments(self) -> Params:
         return self._subscription.arguments
 
     @property
@@ -541,7 +541,7 @@ class SubscriptionDelivery:
                 event = self._deliveries.find_event(self._subscription, self._event)
                 if event is not None and self._event is None:
                     with suppress(LimitExceeded):
-                        listening.enter_context(self._hub.hold_source_running(event, self.wanted))
+                        listening.enter_context(self._hub.hold_source_running(event, self.wanted_arguments))
                     self._follower = listening.enter_context(self._hub.listen(event.name))
                 self._event = event or self._event
                 await self._go_on()
@@ -605,7 +605,7 @@ class SubscriptionDelivery:
         for event in page.events:
             if self._is_changed:
                 return  # it may have been removed, or have another secret
-            if matches_filter(self.wanted, event.arguments, is_exact=event.is_exact):
+            if matches_filter(self.wanted_arguments, event.arguments, is_exact=event.is_exact):
                 is_found = True
                 sending = self._deliveries.send_event(subscription, self._event, event, page.cursor.epoch)
                 if not await self._try(Cursor(page.cursor.epoch, event.number), sending):

@@ -155,7 +155,7 @@ class RolledBack(WireShape):
     reason: str | None = wire_member("reason", TEXT, default=None, lenient=True)
 
 
-class StateParams(NamedTuple):
+class StartState(NamedTuple):
     """What a request says about state. `names`: it says where to start, perhaps with null."""
 
     checkpoint: str | None = None
@@ -163,11 +163,11 @@ class StateParams(NamedTuple):
     names: bool = False
 
 
-def read_state_params(call: Call) -> StateParams:
+def read_start_state(call: Call) -> StartState:
     """What the request brings; nothing if the host does not speak MCPL. Raises InvalidParams."""
     source = find_state_fields(call)
     checkpoint = read_member(source, "checkpoint", CHECKPOINT_ID_KIND, None)
-    return StateParams(checkpoint, source.get("state"), "checkpoint" in source or "state" in source)
+    return StartState(checkpoint, source.get("state"), "checkpoint" in source or "state" in source)
 
 
 def find_state_fields(call: Call) -> Params:
@@ -181,7 +181,7 @@ def find_state_fields(call: Call) -> Params:
 
 
 async def load_start_checkpoint(
-    trees: CheckpointStore, key: TreeKey, params: StateParams, call: Call, *, has_head: bool
+    trees: CheckpointStore, key: TreeKey, params: StartState, call: Call, *, has_head: bool
 ) -> HeldCheckpoint:
     """Where a call starts. Raises CheckpointGone, StateTampered, LimitExceeded and InvalidParams."""
     if params.state is None:
@@ -198,7 +198,7 @@ async def load_start_checkpoint(
 
 
 async def load_shared_start_checkpoint(
-    trees: CheckpointStore, key: TreeKey, branches: StateOwner, params: StateParams, call: Call
+    trees: CheckpointStore, key: TreeKey, branches: StateOwner, params: StartState, call: Call
 ) -> HeldCheckpoint:
     """Where a call on everyone's state starts: there, or on a branch of its caller. Raises as `start`."""
     own = TreeKey(key.feature_set, branches.id)
@@ -260,7 +260,7 @@ def _has(call: Call, parent: str | None) -> bool:
     """Whether the host can apply a patch to this checkpoint: it named it, brought its content, or was sent it."""
     if parent is None:
         return False
-    brought, sent = read_state_params(call), call.session.peek(SentCheckpoints)
+    brought, sent = read_start_state(call), call.session.peek(SentCheckpoints)
     return brought.checkpoint == parent or brought.state is not None or (sent is not None and parent in sent)
 
 

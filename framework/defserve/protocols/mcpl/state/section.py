@@ -38,7 +38,7 @@ from defserve.protocols.mcpl.state.ownership import (
     load_shared_start_checkpoint,
     load_start_checkpoint,
     make_branch_owner_id,
-    read_state_params,
+    read_start_state,
 )
 from defserve.protocols.mcpl.state.states import StateOptions, States, lock_tree, translate_checkpoint_gone_error
 from defserve.protocols.mcpl.state.undo import ChangeLine, UndoDirection, get_line_position, overwrite_in_place
@@ -261,7 +261,7 @@ class StateHold:
 
     async def __aenter__(self) -> None:
         call, states = self._call, self._states
-        brought, owner = read_state_params(call), find_state_owner(call, states.per)
+        brought, owner = read_start_state(call), find_state_owner(call, states.per)
         if brought.state is not None and states.mode == "opaque":  # hosts never see its content
             raise StateRefused(
                 "This state is kept by the server; send its checkpoint instead", data={"featureSet": states.name}
@@ -296,7 +296,7 @@ class StateHold:
         working = call.local(WorkingState)
         working.states, working.value, working.hold = states, self._value, self
 
-    async def step(self, direction: UndoDirection) -> bool:
+    async def undo_or_redo(self, direction: UndoDirection) -> bool:
         """Undo or redo a change, in the value that the call was given. Returns whether there was one."""
         line, position = self._line()
         if position is None or (found := await line.find_position_after_step(position, direction)) is None:

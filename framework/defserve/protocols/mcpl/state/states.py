@@ -251,7 +251,7 @@ class States(Generic[M]):
 
     async def _step(self, direction: UndoDirection, owner: str | Session | None) -> bool:
         if (hold := self._find_hold()) is not None:
-            return await hold.step(direction)
+            return await hold.undo_or_redo(direction)
         call = CURRENT_CALL.get()
         if owner is None and call is not None:
             raise UsageError(
