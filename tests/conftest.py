@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -57,9 +58,17 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are processors, as tests wait for processes and clocks. Slow ones wait most of the time."""
+    """Two more than there are processors, as tests wait for processes and clocks. Slow ones wait most of the time."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return processors + 1 if "not slow" in config.option.markexpr else 2 * processors
+    return processors + 2 if "not slow" in config.option.markexpr else 2 * processors
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_config_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Servers keep keys in the user's folder for settings. That of the person who runs the tests is left alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
 
 
 @pytest.fixture

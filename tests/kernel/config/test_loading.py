@@ -370,3 +370,11 @@ def test_a_setting_in_the_wrong_table_is_told_the_right_one(text: str, table: st
     with pytest.raises(UsageError) as raised:
         load_kernel_config(tmp_path / "mgp.toml")
     assert f"write it in {table}" in str(raised.value)
+
+
+@for_each_row("named meant", [("name", "id"), ("cmd", "command"), ("arguments", "args"), ("environment", "env")])
+def test_a_setting_with_the_name_that_other_files_use_is_told_ours(named: str, meant: str, tmp_path: Path) -> None:
+    (tmp_path / "mgp.toml").write_text(f'[[servers]]\n{named} = "a"\n')
+    with pytest.raises(UsageError) as raised:
+        load_kernel_config(tmp_path / "mgp.toml")
+    assert f"did you mean {meant}?" in str(raised.value)

@@ -185,11 +185,7 @@ class Table(Setting):
         for name, item in value.items():
             known = self.settings.get(name)
             if known is None:
-                report(
-                    ConfigMistake(
-                        (*path, name), "is not a setting", _find_right_table(name) or _instead(name, self.settings)
-                    )
-                )
+                report(ConfigMistake((*path, name), "is not a setting", _find_right_name(name, self.settings)))
             elif (checked := known.parse_value(item, (*path, name), report)) is not INVALID_VALUE:
                 read[name] = checked
         return read
@@ -249,6 +245,13 @@ def _format_value(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def _find_right_name(name: str, known: Mapping[str, Setting]) -> str:
+    """What to write instead of a setting that its table doesn't have."""
+    if (meant := OTHER_NAMES.get(name)) in known:
+        return f"did you mean {meant}?"
+    return _find_right_table(name) or _instead(name, known)
+
+
 def _find_right_table(name: str) -> str:
     """Where a setting belongs that stands in another table; empty if there is none of this name."""
     tables = {
@@ -270,6 +273,9 @@ def _instead(name: str, known: Mapping[str, Setting]) -> str:
 
 # -- Every setting of mgp.toml, as data: what the reader accepts and what the schema for editors says.
 
+
+# What clients' own files call a setting of ours.
+OTHER_NAMES: Final = {"name": "id", "cmd": "command", "arguments": "args", "environment": "env", "type": "transport"}
 
 ID: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 VARIABLE_NAME_PATTERN: Final = r"[A-Za-z_][A-Za-z0-9_]*"
