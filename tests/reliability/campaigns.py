@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -24,6 +25,7 @@ ROWS = pages.RESULTS / "campaigns.json"
 LOGS = pages.ROOT / ".campaigns"
 # What a row's commit stands for. The results are written by the runs themselves.
 MEASURED = ("framework", "tests", "examples", "templates", ":!tests/reliability/results")
+OPTIONS_OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL")
 PASSED, FAILED = "passed", "failed"
 # A clone has what is committed and nothing else.
 FRESH_CLONE = "d=$(mktemp -d) && git clone -q . $d/defserve && (cd $d/defserve && CI=true {}); c=$?; rm -rf $d; exit $c"
@@ -56,11 +58,11 @@ PYTEST = r"(\d+ passed.*?) in \d"
 CAMPAIGNS = (
     Campaign("test", "make test", PYTEST),
     Campaign("requirements", "make requirements", r"^(all +.*)$"),
-    Campaign("slow tests", "make test-slow", PYTEST),
-    Campaign("every Python", "make test-all", rf"(?:tests \((Python [\d.]+)|{PYTEST})"),
+    Campaign("slow-tests", "make test-slow", PYTEST),
+    Campaign("every-python", "make test-all", rf"(?:tests \((Python [\d.]+)|{PYTEST})"),
     Campaign("coverage", "make coverage", rf"(?:{PYTEST}|Total coverage: ([\d.]+%))"),
     Campaign("conformance", "make conformance", r"(\d+ scenarios.*: checks .*)$"),
-    Campaign("conformance, kernel", "make conformance", r"(\d+ scenarios.*: checks .*)$", "--through-kernel"),
+    Campaign("kernel-conformance", "make conformance", r"(\d+ scenarios.*: checks .*)$", "--through-kernel"),
     Campaign("peers", "make peers", r"^(all as expected|\d+ features tried)", "--write"),
     Campaign("attack", "make attack", r"^(\d+ rows, .* tries.*)$"),
     Campaign("differential", "make differential", r"^([\d,]+ (?:streams|differences, \d+ kinds).*)$"),
@@ -75,12 +77,12 @@ CAMPAIGNS = (
     Campaign("bench", "make bench", r"^(\d+ of \d+ goals met.*)$", results="bench"),
     Campaign("pages", "make apps", PYTEST),
     Campaign("site", "make site-check", PYTEST),
-    Campaign("end to end", "make e2e", PYTEST),
+    Campaign("end-to-end", "make e2e", PYTEST),
     Campaign("search", "make search", r"(\d+ of \d+.*)$"),
     Campaign("migrations", "make migrations", r"^(\d+ of \d+ servers.*)$"),
     Campaign("release", "make release-check", PYTEST),
     Campaign(
-        "fresh clone",
+        "fresh-clone",
         # What is committed, and nothing else.
         "git clone -q . /tmp/clone-$$ && cd /tmp/clone-$$ && CI=true bash .ci/run; c=$?; rm -rf /tmp/clone-$$; exit $c",
         r"^=== all passed in (\d+ s)$",
@@ -136,7 +138,7 @@ def count_passes(campaign: Campaign, rows: Sequence[CampaignRow], tree: str) -> 
 
 def run_campaign(campaign: Campaign, tree: str) -> CampaignRow:
     LOGS.mkdir(exist_ok=True)
-    file = LOGS / re.sub(r"\W+", "-", campaign.name)
+    file = LOGS / campaign.name
     log, results = file.with_suffix(".log"), file.with_suffix(".json")
     began, command = time.monotonic(), campaign.format_command(results)
     print(f"== {campaign.name}: {command}", flush=True)

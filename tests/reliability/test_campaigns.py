@@ -27,8 +27,8 @@ def test_a_failure_breaks_the_row_of_runs_that_passed():
         ("test", "....\n12324 passed, 19 skipped in 256.08s (0:04:16)\n", "12324 passed, 19 skipped"),
         ("attack", "2 rows, --seed 1\n\n2 rows, 9 tries, in 7 s; all held\n", "2 rows, 9 tries, in 7 s; all held"),
         ("soak", "\n1,234 calls in 600 s; all flat\n", "1,234 calls in 600 s; all flat"),
-        ("fresh clone", "=== make test passed in 3 s\n=== all passed in 805 s\n", "805 s"),
-        ("every Python", "== tests (Python 3.12.1)\n5 passed in 1.0s\n", "Python 3.12.1; 5 passed"),
+        ("fresh-clone", "=== make test passed in 3 s\n=== all passed in 805 s\n", "805 s"),
+        ("every-python", "== tests (Python 3.12.1)\n5 passed in 1.0s\n", "Python 3.12.1; 5 passed"),
     ],
 )  # fmt: skip
 def test_figures_are_what_the_command_printed(name: str, text: str, figures: str):
@@ -40,7 +40,8 @@ def test_a_run_is_recorded_and_what_has_passed_is_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     counted = tmp_path / "count"
-    good = Campaign("good", f"echo x >> {counted}; echo 7 of 7 held", r"^(\d of \d) held", runs=2)
+    monkeypatch.setenv("ARGS", "good")
+    good = Campaign("good", f"echo x >> {counted}; echo 7 of 7 held$ARGS", r"^(\d of \d) held$", runs=2)
     unsteady = Campaign("unsteady", "echo one test failed at first", "", unwanted="failed at first")
     saved: list[list[CampaignRow]] = []
     monkeypatch.setattr(campaigns, "CAMPAIGNS", (good, unsteady))
