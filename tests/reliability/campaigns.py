@@ -142,9 +142,11 @@ def run_campaign(campaign: Campaign, tree: str) -> CampaignRow:
     log, results = file.with_suffix(".log"), file.with_suffix(".json")
     began, command = time.monotonic(), campaign.format_command(results)
     print(f"== {campaign.name}: {command}", flush=True)
-    with log.open("w") as output:
+    # Else each `make` below would take the options of the one that runs this.
+    env = {name: value for name, value in os.environ.items() if name not in OPTIONS_OF_MAKE}
+    with log.open("w") as out:
         done = subprocess.run(
-            command, shell=True, cwd=pages.ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            command, shell=True, cwd=pages.ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
         )
     text = log.read_text(errors="replace")
     is_good = done.returncode == 0 and not (campaign.unwanted and re.search(campaign.unwanted, text))
