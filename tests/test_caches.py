@@ -33,7 +33,7 @@ ELSEWHERE = ("cli", "tooling", "testing", "guard", "sandbox")
 MAKERS = frozenset(
     (
         "lru_cache cache cache_short_texts ByteBoundedCache OrderedDict deque WeakKeyDictionary WeakValueDictionary "
-        "MemoryNonceStore RateBuckets Queue RecentItems ByteBoundedQueue BoundedTable UnreadItemQueue Inbox"
+        "MemoryNonceStore RateBuckets Queue RecentItems ByteBoundedQueue FirstComeTable UnreadItemQueue Inbox"
     ).split()
 )
 # These are queues even where a function makes one and hands it on.

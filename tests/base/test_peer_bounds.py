@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from defserve.base.peer_bounds import (
     AROUND_CONTAINER,
-    BoundedTable,
+    FirstComeTable,
     RecentItems,
     estimate_parsed_json_bytes,
     estimate_value_bytes,
@@ -43,7 +43,7 @@ def test_an_item_that_alone_takes_too_much_is_not_kept_and_pushes_nothing_out():
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 600))))
 def test_a_table_never_holds_more_than_it_may(puts: list[tuple[str, int]]):
-    table: BoundedTable[str] = BoundedTable(5, 2_000)
+    table: FirstComeTable[str] = FirstComeTable(5, 2_000)
     for name, length in puts:
         was_put = table.store_value(name, "x" * length)
         assert (name in table) is was_put and table.get(name) == ("x" * length if was_put else None)

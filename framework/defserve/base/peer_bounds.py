@@ -146,7 +146,7 @@ class RecentItems(deque[T]):
             self.append(item)
 
 
-class BoundedTable(Generic[T]):
+class FirstComeTable(Generic[T]):
     """Values by their names: at most `most`, and `most_bytes` in all with the names. What finds no room is not kept."""
 
     __slots__ = ("_most", "_most_bytes", "_bytes", "_kept")

@@ -137,7 +137,7 @@ class ServerTask(StartedCall):
         return await self._client.request(method, {"taskId": self.id, **(more or {}), "_meta": self._meta})
 
 
-class PlainCall(StartedCall):
+class CallWithoutTask(StartedCall):
     """A call whose answer has not come yet."""
 
     def __init__(self, client: Client, tool: str, work: asyncio.Task[Json]) -> None:
@@ -177,12 +177,12 @@ async def start_tool_call(
     """Call a tool, and do not wait for its result."""
     if not terms.stateless:
         work = client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout)
-        return PlainCall(client, tool, asyncio.create_task(work))
+        return CallWithoutTask(client, tool, asyncio.create_task(work))
     meta = terms.make_extension_meta(TASKS)
     result = await client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta)
     if result.get("resultType") == "task":
         return ServerTask(client, tool, meta, result)
-    done = PlainCall(client, tool, asyncio.create_task(asyncio.sleep(0, result)))
+    done = CallWithoutTask(client, tool, asyncio.create_task(asyncio.sleep(0, result)))
     done.status = "completed"
     return done
 

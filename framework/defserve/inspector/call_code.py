@@ -239,7 +239,7 @@ def _write_comparison(got: str, value: Any, indent: int, now: float | None) -> s
 TIME: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?"
 UUID: Final = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 CHANGING: Final = re.compile(rf"(?<!\w)(?:{TIME}|{UUID})(?!\w)")
-OPEN: Final = re.compile(rf"{CHANGING.pattern}|{re.escape(REDACTION_MASK)}")
+UNCOMPARED_TEXT: Final = re.compile(rf"{CHANGING.pattern}|{re.escape(REDACTION_MASK)}")
 NEAR_SECONDS: Final = 86_400.0
 """A number as near to the time of the call, in seconds or milliseconds since 1970, is a time."""
 MAX_TIME: Final = 1e15
@@ -279,7 +279,7 @@ def _open_changing(value: Any, shown: Any, now: float | None) -> Any:
 
 def _make_pattern(text: str) -> str:
     """The text as a regular expression, open where it has a time, an id or a secret."""
-    return ".+".join(map(re.escape, OPEN.split(mask_text(text))))
+    return ".+".join(map(re.escape, UNCOMPARED_TEXT.split(mask_text(text))))
 
 
 def _has_code(value: Any) -> bool:

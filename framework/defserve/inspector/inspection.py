@@ -36,7 +36,7 @@ from defserve.inspector.followed_events import FollowedEvents
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
 from defserve.inspector.kept_calls import CURRENT_CALL, KeptCalls
-from defserve.inspector.live_feed import LiveFeed, Playground, make_person_model
+from defserve.inspector.live_feed import LiveFeed, TryoutConversation, make_person_model
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.questions import Questions
 from defserve.inspector.recording.masking import mask_address, mask_command_words
@@ -103,7 +103,7 @@ class Inspection:
         self.questions = Questions(self.push)
         self.account = InspectorSignIn(target.sign_in_at, self.push, self.reopen)
         self.states = StateTrees(target.stored, target.saved.trees if target.saved is not None else ())
-        self.live, self.playground = LiveFeed(self.push), Playground()
+        self.live, self.playground = LiveFeed(self.push), TryoutConversation()
         self.seats: dict[int, JoinedTopic] = {}
         self.views, self.apps = ViewDocumentServer(), ShownApps()
         self.watches, self.skills = Watches(), HeldSkills()

@@ -229,7 +229,7 @@ BEFORE_USE: Final = "contextHooks.beforeInference"
 AFTER_USE: Final = "contextHooks.afterInference"
 
 
-class Playground:
+class TryoutConversation:
     """The turns of one made-up conversation. The newest is the one that answers belong to."""
 
     def __init__(self) -> None:

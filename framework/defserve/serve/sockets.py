@@ -305,7 +305,7 @@ PEER_USER_KEY = "user of the peer"
 """The member of a scope's `state` that holds the user at the other end of a unix socket. Only our server sets it."""
 
 
-class SharedRequestHead(Protocol):
+class RecurringRequestHead(Protocol):
     """A head that many requests may share. `note` keeps what the app found out about it the first time."""
 
     note: Any
@@ -321,7 +321,7 @@ class BufferedRequest(Protocol):
     """A request whose server can hand over the body, and send the response, in one piece."""
 
     @property
-    def head(self) -> SharedRequestHead | None:
+    def head(self) -> RecurringRequestHead | None:
         """The head, if it may come again."""
         ...
 

@@ -262,7 +262,7 @@ def let_busy_sessions_give_way(patch: Patch) -> None:
 def let_nobody_give_way(patch: Patch) -> None:
     """Who says nothing keeps its connection. Where none is free, whoever comes next is refused."""
     wait_for_heads(patch)
-    patch.set("defserve.serve.http1.connection:OpenConnections.close_oldest_idle", lambda self: None)
+    patch.set("defserve.serve.http1.connection:ConnectionsByNetwork.close_oldest_idle", lambda self: None)
 
 
 # -- tokens of issuers, and signing in -------------------------------------------------------------------

@@ -15,7 +15,7 @@ from defserve.errors import UsageError
 from defserve.tooling.evals.dialects import DIALECTS, ModelRequest, PersonMessage, make_name_map
 from defserve.tooling.evals.endpoint import (
     EndpointFailure,
-    EndpointRefusal,
+    FinalRefusal,
     ModelAddress,
     ModelEndpoint,
     ModelName,
@@ -82,12 +82,12 @@ def test_after_five_tries_the_run_is_missing() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 def test_a_refusal_stops_at_once_with_the_endpoints_text(status: int) -> None:
-    with pytest.raises(EndpointRefusal, match=f"{status}.*no such model"):
+    with pytest.raises(FinalRefusal, match=f"{status}.*no such model"):
         ask([Reply("no such model", status=status)])
 
 
 def test_a_spent_quota_is_not_asked_again() -> None:
-    with pytest.raises(EndpointRefusal, match="insufficient_quota"):
+    with pytest.raises(FinalRefusal, match="insufficient_quota"):
         ask([Reply("insufficient_quota", status=429)])
 
 

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.http_connection import BrokenHttpConnection
-from defserve.base.peer_bounds import BoundedTable
+from defserve.base.peer_bounds import FirstComeTable
 from defserve.base.redaction import get_logger
 from defserve.client.eras import MCP_KEY_PREFIX
 from defserve.client.link import LostRequest, MessageHandler, ResolveHost, SessionLost
@@ -411,7 +411,7 @@ class ToolHeaders:
     __slots__ = ("_mirrors",)
 
     def __init__(self) -> None:
-        self._mirrors: BoundedTable[Mirrors] = BoundedTable(MAX_TOOLS)
+        self._mirrors: FirstComeTable[Mirrors] = FirstComeTable(MAX_TOOLS)
 
     def get_mirrored_headers(self, request: Request) -> Mirrors:
         """What a request must repeat in headers, as far as it is known."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from defserve.base.peer_bounds import BoundedTable
+from defserve.base.peer_bounds import FirstComeTable
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import DeclaredFeatureSet, FeatureSets, declares_use
@@ -53,7 +53,7 @@ class LiveChannels:
         notify: SendNotification,
     ) -> None:
         self.inbox: Inbox[ChannelMessage] = Inbox()
-        self._known: BoundedTable[Channel] = BoundedTable(MAX_CHANNELS)
+        self._known: FirstComeTable[Channel] = FirstComeTable(MAX_CHANNELS)
         self._opening: set[asyncio.Future[None]] = set()
         self._on_message, self._seen, self._sets, self._audit = on_message, seen, sets, audit
         self._request, self._notify = request, notify

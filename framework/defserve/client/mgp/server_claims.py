@@ -352,7 +352,7 @@ class PermissionApprover:
         """Whether a person or function can decide. Then it makes sense to ask again about a deferred permission."""
         return self.policy == "interactive" and (self._approve is not None or answers.ask is not None)
 
-    async def decide(self, permission: str, server: str, answers: Answers) -> Grant:
+    async def decide(self, permission: str, server: str, answerer: Answers) -> Grant:
         """The decision about one permission of one server."""
         if self._granted.issuperset(PERMISSION_FAMILIES.get(permission, (permission,))):
             return Grant("approved")
@@ -361,7 +361,7 @@ class PermissionApprover:
         if self._approve is None:
             what = f"{escape_unprintable(permission)} ({get_permission_risk(permission)})"
             question = f"Allow {escape_unprintable(server)} to use {what}?"
-            return _grant(await ask_yes_or_no(answers, question, "approved"))
+            return _grant(await ask_yes_or_no(answerer, question, "approved"))
         return _grant(await maybe_await(self._approve(permission, get_permission_risk(permission), server)))
 
 

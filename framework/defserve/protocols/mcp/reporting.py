@@ -48,7 +48,7 @@ class Reporting(Extension):
             session.local(LogLevel).level = kept["level"]
 
 
-class ReportingState:
+class CallReports:
     """How far a call's progress has come, and how much it has logged. `also` is called with every progress."""
 
     __slots__ = ("progress", "messages", "also")
@@ -75,7 +75,7 @@ def send_log_message(call: Call, level: str, message: str, fields: Params, args:
     threshold = get_log_threshold(call)
     if threshold is None or LOG_LEVEL_RANKS[level] < LOG_LEVEL_RANKS[threshold]:
         return
-    reported, limit = call.root.local(ReportingState), call.session.composition.limits.log_messages_per_call
+    reported, limit = call.root.local(CallReports), call.session.composition.limits.log_messages_per_call
     reported.messages += 1
     if reported.messages > limit:
         return
@@ -95,7 +95,7 @@ def relay_log_message(call: Call, params: Params) -> None:
     threshold, rank = get_log_threshold(call), LOG_LEVEL_RANKS.get(str(params.get("level")))
     if threshold is None or rank is None or rank < LOG_LEVEL_RANKS[threshold]:
         return
-    reported = call.local(ReportingState)
+    reported = call.local(CallReports)
     reported.messages += 1
     if reported.messages <= call.session.composition.limits.log_messages_per_call:
         call.notify("notifications/message", params)
@@ -109,7 +109,7 @@ def send_progress(call: Call, value: float, total: float | None, message: str | 
             value, total = call.nth + (share if 0 <= share < 1 else 0), None
         send_progress(call.outer, value, total, message)
         return
-    token, reported = read_progress_token(call), call.local(ReportingState)
+    token, reported = read_progress_token(call), call.local(CallReports)
     if token is None and reported.also is None:
         return
     if not isfinite(value) or (reported.progress is not None and value <= reported.progress):

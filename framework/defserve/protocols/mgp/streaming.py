@@ -24,7 +24,7 @@ from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE
 from defserve.protocols.mcp.function import EmittedParts
 from defserve.protocols.mcp.lifecycle import get_dialect
-from defserve.protocols.mcp.reporting import ReportingState
+from defserve.protocols.mcp.reporting import CallReports
 from defserve.protocols.mcp.tools import encode_emitted_part, get_content_so_far
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class StreamSection(Extension):
 
     def around_call(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
         """`tools/call` where streaming is negotiated: progress always, chunks for a call that wants them."""
-        call.local(ReportingState).also = _progress_of(call)
+        call.local(CallReports).also = _progress_of(call)
         asked = params.get("_mgp")
         if is_object(asked) and asked.get("stream") is True:
             return _run_streaming(call, params, following)

@@ -27,9 +27,9 @@ from defserve.serve.sockets import (
     Header,
     HeaderList,
     Receive,
+    RecurringRequestHead,
     Scope,
     Send,
-    SharedRequestHead,
 )
 
 ErrorDataFactory: TypeAlias = Callable[[int, str], dict[str, Any] | None]
@@ -251,7 +251,7 @@ class Exchange(UnreadMessages):
         return self._scope
 
     @property
-    def head(self) -> SharedRequestHead | None:
+    def head(self) -> RecurringRequestHead | None:
         """The head of the request, if it may come again."""
         return self._whole.head if self._whole is not None else None
 

@@ -71,7 +71,7 @@ class HttpServerState:
         self.answer_known_head = app.answer_known_head if isinstance(app, KnownHeadApp) else None
         self.app_state: dict[str, Any] = {}
         self.heads = RequestHeadCache()
-        self.crowd = OpenConnections()
+        self.crowd = ConnectionsByNetwork()
         self.connections: set[Any] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_retiring = False
@@ -95,7 +95,7 @@ class HttpServerState:
             await starter.close()
 
 
-class OpenConnections:
+class ConnectionsByNetwork:
     """The connections of a listener by the network of their client, each network's oldest first."""
 
     def __init__(self) -> None:

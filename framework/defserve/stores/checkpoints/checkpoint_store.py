@@ -188,7 +188,7 @@ class CheckpointStore:
         record, before = found or await self._find(key, tree, id)
         return HeldCheckpoint(key, tree, id, record.checkpoint.proved, before=before, record=record, seen=seen)
 
-    async def load_initial_state(self, key: TreeKey) -> HeldCheckpoint:
+    async def load_before_first_checkpoint(self, key: TreeKey) -> HeldCheckpoint:
         """The initial state, whether or not the tree has checkpoints."""
         seen, tree = await self._load(key)
         return HeldCheckpoint(key, tree, seen=seen)

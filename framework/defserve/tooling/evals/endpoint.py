@@ -2,7 +2,7 @@
 
 An endpoint is not trusted. Its answers are bounded, its texts are cleaned before anybody sees them, and a key that it
 echoes is masked wherever it stands. An endpoint that fails says nothing about a model: `EndpointFailure` is a run that
-is missing, and `EndpointRefusal` ends the whole suite, because the next request would be refused as well.
+is missing, and `FinalRefusal` ends the whole suite, because the next request would be refused as well.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class EndpointFailure(DefserveError):
     """The endpoint did not answer, after all tries. The run is missing."""
 
 
-class EndpointRefusal(DefserveError):
+class FinalRefusal(DefserveError):
     """The endpoint refuses requests such as this. Asking again would not help."""
 
 
@@ -150,7 +150,7 @@ class ModelEndpoint:
     requests: int = 0
     _has_answered: bool = False
     _client: OriginHttpClient | ProxiedClient | None = None
-    _refusal: EndpointRefusal | None = None
+    _refusal: FinalRefusal | None = None
 
     async def __aenter__(self) -> ModelEndpoint:
         where = RequestAddress(self.address.url)
@@ -169,7 +169,7 @@ class ModelEndpoint:
             await self._client.aclose()
 
     async def ask(self, request: ModelRequest) -> ModelAnswer:
-        """The answer. Raises EndpointFailure after all tries, EndpointRefusal, BudgetSpent."""
+        """The answer. Raises EndpointFailure after all tries, FinalRefusal, BudgetSpent."""
         if self._refusal is not None:
             raise self._refusal
         body = self.dialect.make_body(request)
@@ -186,7 +186,7 @@ class ModelEndpoint:
                 return answer
             except _Retry as retry:
                 problem, seconds = str(retry), retry.seconds
-            except EndpointRefusal as refusal:
+            except FinalRefusal as refusal:
                 self._refusal = refusal
                 raise
             finally:
@@ -214,7 +214,7 @@ class ModelEndpoint:
             if self._has_answered:
                 raise _Retry(f"the connection failed: {self._clean(str(error))}") from None
             # It's more likely not there than busy: waiting for it, run by run, only hides what is wrong.
-            raise EndpointRefusal(self._explain_absence(self._clean(str(error)))) from None
+            raise FinalRefusal(self._explain_absence(self._clean(str(error)))) from None
         except BrokenHttpConnection as error:
             raise _Retry(f"the connection failed: {self._clean(str(error))}") from None
 
@@ -253,7 +253,7 @@ class ModelEndpoint:
     def _explain_status(self, status: int, headers: Mapping[str, str], data: bytes) -> Exception:
         text = self._clean(data[:2_000].decode("utf-8", "replace"))
         if status in STOPPING or (status == 429 and any(word in text.lower() for word in SPENT)):
-            return EndpointRefusal(f"{RequestAddress(self.address.url)} answered {status}: {text}")
+            return FinalRefusal(f"{RequestAddress(self.address.url)} answered {status}: {text}")
         return _Retry(f"HTTP {status}", parse_retry_seconds(headers))
 
     def _clean(self, text: str) -> str:

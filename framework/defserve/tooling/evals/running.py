@@ -38,7 +38,7 @@ from defserve.tooling.evals.dialects import (
     clean_endpoint_text,
     make_name_map,
 )
-from defserve.tooling.evals.endpoint import BudgetSpent, EndpointFailure, EndpointRefusal, ModelName
+from defserve.tooling.evals.endpoint import BudgetSpent, EndpointFailure, FinalRefusal, ModelName
 from defserve.tooling.evals.judging import Judgement, ModelAnswer, ModelCall, Tally, ToolFacts, judge_turn
 from defserve.tooling.evals.recordings import (
     RecordedAnswer,
@@ -226,7 +226,7 @@ class SuiteRunner:
             return await self._converse(case, run, given, is_live=True)
         except (EndpointFailure, PeerError) as error:
             return RunOutcome(case.name, run, "missing", reason=str(error))
-        except (EndpointRefusal, BudgetSpent) as error:
+        except (FinalRefusal, BudgetSpent) as error:
             self.stopped = self.stopped or str(error)
             return RunOutcome(case.name, run, "missing", reason=NOT_RUN_REASON)
 

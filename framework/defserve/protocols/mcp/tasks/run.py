@@ -22,7 +22,7 @@ from defserve.core.session import Session
 from defserve.errors import Draining, LimitExceeded, Refused, TooManyCalls
 from defserve.limits import Limits
 from defserve.protocols.mcp.asking.round_trips import RoundTrips, get_call_marks, restore_call_marks
-from defserve.protocols.mcp.reporting import ReportingState
+from defserve.protocols.mcp.reporting import CallReports
 from defserve.protocols.mcp.tasks.records import (
     MAX_STATUS_MESSAGE_LENGTH,
     NO_RUNNER,
@@ -150,7 +150,7 @@ class TaskRun:
         rounds.wait_for_answer = self._ask
         if record.arguments is not None:
             rounds.keep_effect = self._keep_effect
-        self.call.local(ReportingState).also = self._on_progress
+        self.call.local(CallReports).also = self._on_progress
         left = (record.expires - self._runner.storage.now()) / 1000
         self._deadline = asyncio.get_running_loop().call_later(left, self.stop)
 

@@ -349,9 +349,9 @@ class ChannelTypeBase:
         """Whether a channel that this server does not keep is of this type, going by its id."""
         return self.type in (ANY_CHANNEL, id) or id.startswith(f"{self.type}:")
 
-    def is_permitted(self, found: FeaturePolicy, label: str) -> bool:
+    def is_permitted(self, policy: FeaturePolicy, label: str) -> bool:
         """Whether a host's scopes allow a channel (§14.5). The blacklist counts first."""
-        lists = found.find_scope_lists(self.feature_set.name)
+        lists = policy.find_scope_lists(self.feature_set.name)
         allowed = find_label_permission(lists, normalize_label(label))
         return not lists.whitelist if allowed is None else allowed
 

@@ -358,13 +358,13 @@ class TreeLocks:
         # One token per process and loop, within which the locks order the calls. A forked process gets its own.
         self._tokens: dict[tuple[int, int], bytes] = {}
 
-    async def acquire(self, key: TreeKey, seconds: float) -> AsyncExitStack:
+    async def acquire(self, key: TreeKey, within: float) -> AsyncExitStack:
         """Lock a tree for a call. The call must close what it gets. Raises StateBusy, and what the store raises."""
         place = id(asyncio.get_running_loop()), key
         if (lock := self._locks.get(place)) is None:
             lock = self._locks[place] = asyncio.Lock()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(within):
                 await lock.acquire()
         except TimeoutError:
             raise StateBusy from None
@@ -374,7 +374,7 @@ class TreeLocks:
                 holder = os.getpid(), id(asyncio.get_running_loop())
                 lease = Lease(self._store, key.space, self._tokens.setdefault(holder, make_lease_token()))
                 try:
-                    await lease.acquire(seconds)
+                    await lease.acquire(within)
                 except StoreBusy:
                     raise StateBusy from None
                 held.push_async_callback(lease.release)

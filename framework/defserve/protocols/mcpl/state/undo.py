@@ -69,7 +69,7 @@ class ChangeLine:
     async def load_checkpoint(self, id: str | None) -> HeldCheckpoint:
         """A checkpoint of the line, or the initial state. Raises CheckpointGone."""
         if id is None:
-            return await self._trees.load_initial_state(self._keys[0])
+            return await self._trees.load_before_first_checkpoint(self._keys[0])
         for key in self._keys[:-1]:
             try:
                 return await self._trees.load_checkpoint(key, id)
