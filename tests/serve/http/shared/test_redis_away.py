@@ -97,10 +97,13 @@ async def test_a_session_that_ended_while_a_process_heard_nothing_is_over_for_it
     await away(pair, own_redis)
     own_redis.start()
     # On a busy machine the process hears a moment later that its store is back.
+    said = [503]
     async with asyncio.timeout(20):
-        while (deleted := await client.at("one").delete().ended()).status == 503:  # noqa: ASYNC110
+        while said[-1] == 503:  # noqa: ASYNC110
+            said.append((await client.at("one").delete().ended()).status)
             await asyncio.sleep(0.05)
-    assert deleted.status == 204
+    # One whose answer from the store got lost may have been carried out: then there is no session any more.
+    assert said[-1] == 204 or (said[-1] == 404 and len(said) > 2)
     await until(lambda: not pair["two"].known)
     assert (await client.at("two").begin_call("who").ended()).status == 404
 
