@@ -99,7 +99,7 @@ async def test_a_session_that_ended_while_a_process_heard_nothing_is_over_for_it
     # On a busy machine the process hears a moment later that its store is back.
     said = [503]
     async with asyncio.timeout(20):
-        while said[-1] == 503:  # noqa: ASYNC110
+        while said[-1] == 503:
             said.append((await client.at("one").delete().ended()).status)
             await asyncio.sleep(0.05)
     # One whose answer from the store got lost may have been carried out: then there is no session any more.
