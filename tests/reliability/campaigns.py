@@ -96,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     by_name = {campaign.name: campaign for campaign in CAMPAIGNS}
     parser = argparse.ArgumentParser(prog="make campaigns", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which; without, those that have not passed yet")
+    parser.add_argument("--once", action="store_true", help="run each at most once, also those that need several runs")
     parser.add_argument("--list", action="store_true", help="say which have passed, and run none")
     parser.add_argument("--except", dest="left_out", action="append", default=[], metavar="NAME", help="repeatable")
     options = parser.parse_args(arguments)
@@ -124,6 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{row.name}: {row.verdict} after {row.seconds} s; {row.figures}", flush=True)
             if row.verdict != PASSED:
                 failed.append(campaign.name)
+            if row.verdict != PASSED or options.once:
                 break
     print(f"failed: {', '.join(failed)}" if failed else "all passed")
     return 1 if failed else 0
