@@ -194,7 +194,7 @@ CACHES: dict[str, tuple[str, str]] = {
     ),
     "stores/stream_events.py:_droppable": ("how slowly it reads", "the bytes of a session's events"),
     "stores/stream_events.py:_finished": ("how slowly it reads", "the bytes of a session's events"),
-    "client/apps.py:received": ("what its view says", "1000 messages, 16 MB"),
+    "client/apps.py:view_messages": ("what its view says", "1000 messages, 16 MB"),
     "inspector/inspection.py:events": ("what our own host audits", "5000 events, 16 MB"),
     "inspector/inspection.py:lifecycle": ("states that servers tell", "50 of five texts of 500 characters"),
     "inspector/questions.py:past": ("what servers ask", "100 questions of 32 kB"),
