@@ -76,7 +76,7 @@ def test_help_can_be_asked_for_by_the_word_and_the_version_by_its_short_option(d
         (["dev", SHELF, "--port", "abc"], "--port: 'abc' is not a whole number"),
         (["eval", SHELF, "x", "--temperature", "hot"], "--temperature: 'hot' is not a number"),
         (
-            ["keys", "create", "ada", "--expires", "-3d"],
+            ["keys", "create", "ada", "--expires"],
             "--expires needs a value\n  fix: write --expires VALUE, or --expires=VALUE if the value begins with a dash",
         ),
     ],

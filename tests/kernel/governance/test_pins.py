@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,10 @@ async def test_a_change_is_reported(tmp_path: Path) -> None:
         await until(lambda: bool(one.trail.told(CHANGED)))
         assert one.trail.told(CHANGED)[0][1]["tool_name"] == "add"
         assert any("has changed" in line.text for line in one.here.kernel.journal.list_lines("s"))
-        assert "ssh" in (await one.listed())["s_add"]["description"]
+        # It is reported before it is listed.
+        async with asyncio.timeout(20):
+            while "ssh" not in (await one.listed())["s_add"]["description"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 async def test_a_changed_tool_is_held_until_an_operator_approves_it(tmp_path: Path) -> None:
