@@ -142,7 +142,8 @@ def run_campaign(campaign: Campaign, tree: str) -> CampaignRow:
     LOGS.mkdir(exist_ok=True)
     file = LOGS / campaign.name
     log, results = file.with_suffix(".log"), file.with_suffix(".json")
-    began, command = time.monotonic(), campaign.format_command(results)
+    results.unlink(missing_ok=True)  # those of an earlier run must not count for one that fails
+    began, commit, command = time.monotonic(), _git("rev-parse", "--short=8", "HEAD"), campaign.format_command(results)
     print(f"== {campaign.name}: {command}", flush=True)
     # Else each `make` below would take the options of the one that runs this.
     env = {name: value for name, value in os.environ.items() if name not in OPTIONS_OF_MAKE}
@@ -158,7 +159,7 @@ def run_campaign(campaign: Campaign, tree: str) -> CampaignRow:
     return CampaignRow(
         name=campaign.name,
         command=campaign.format_command(),
-        commit=_git("rev-parse", "--short=8", "HEAD"),
+        commit=commit,
         tree=tree,
         machine=f"{facts['day']}, {facts['system']}, Python {facts['python']}",
         seconds=round(time.monotonic() - began),

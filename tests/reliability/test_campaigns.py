@@ -78,3 +78,16 @@ def test_a_row_names_the_commit_so_changes_must_be_committed_first(monkeypatch: 
 def test_the_page_shows_every_row():
     page = reliability(None, None, None, [row(name="attack", figures="all held", verdict="failed")])
     assert "| attack | `true` | c1 | t1 | Linux | 1 s | all held | failed |" in page
+
+
+def test_results_of_an_earlier_run_do_not_count_for_one_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    taken: list[str] = []
+    monkeypatch.setattr(campaigns, "LOGS", tmp_path)
+
+    def take(kind: str, found: object) -> None:
+        taken.append(kind)
+
+    monkeypatch.setattr(pages, "take", take)
+    (tmp_path / "chaos.json").write_text("{}")
+    assert campaigns.run_campaign(Campaign("chaos", "false", "", results="chaos"), "t1").verdict == "failed"
+    assert taken == []
