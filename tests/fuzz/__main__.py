@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from tests.fuzz.record import Record, Slice, least
-from tests.fuzz.slices import SEEDS, WORK, fuzz
+from tests.fuzz.slices import SEEDS, WORK, fuzz, read_code
 from tests.fuzz.targets import TARGETS
 
 PUBLISHED = Path(__file__).parent.parent / "reliability" / "results" / "fuzz.json"
@@ -47,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         record.forget(names)
         for name in names:
             shutil.rmtree(WORK / "corpus" / name, ignore_errors=True)
+    if options.until and (changed := record.begin({name: read_code(name) for name in names})):
+        print(f"begun again, because their code has changed: {', '.join(changed)}", flush=True)
     choose, seconds = _plan(options, names, record)
     print(f"{len(names)} targets, --seed {options.seed}", flush=True)
     try:
@@ -113,8 +115,8 @@ def _parser() -> argparse.ArgumentParser:
         "--until",
         type=float,
         metavar="MINUTES",
-        help="go on until the runs of each target, those before included, have used so many minutes of a core, and "
-        "the last quarter of them reached nothing new; stop it at any time",
+        help="go on until the runs of each target, those before of the same code included, have used so many minutes "
+        "of a core, and the last quarter of them reached nothing new; stop it at any time",
     )
     parser.add_argument("--fresh", action="store_true", help="forget the runs before, and the inputs that they left")
     parser.add_argument("--only", action="append", choices=[*TARGETS], help="repeatable")

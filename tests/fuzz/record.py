@@ -36,6 +36,8 @@ class Total:
     """The processor second, of all, at which `coverage` was reached."""
     found: list[str] = field(default_factory=list[str])
     seeds: list[int] = field(default_factory=list[int])
+    code: str = ""
+    """The hash of the code that all these runs had. What was run before says little of code that has changed."""
 
     def plus(self, run: Slice) -> Total:
         # To reach again what was reached before is nothing new.
@@ -48,6 +50,7 @@ class Total:
             grew_at=round(self.seconds + at, 1) if more else self.grew_at,
             found=[*self.found, *run.found],
             seeds=[*self.seeds, run.seed],
+            code=self.code,
         )
 
     @property
@@ -83,6 +86,13 @@ class Record:
         total = totals[name] = totals.get(name, Total()).plus(run)
         self._write(totals)
         return total
+
+    def begin(self, codes: Mapping[str, str]) -> list[str]:
+        """Forget the runs of targets whose code is no longer the one given. Which they were."""
+        totals = self.totals()
+        changed = [name for name, code in codes.items() if totals.get(name, Total()).code != code]
+        self._write(totals | {name: Total(code=codes[name]) for name in changed})
+        return changed
 
     def forget(self, names: Iterable[str]) -> None:
         dropped = {*names}

@@ -59,6 +59,13 @@ def fuzz(name: str, seconds: float, seed: int) -> Slice:
     return run
 
 
+def read_code(name: str) -> str:
+    """The hash of the code that a target runs now."""
+    program = "import sys; from tests.fuzz.targets import hash_code; print(hash_code(sys.argv[1]))"
+    command = [sys.executable, "-W", "ignore", "-c", program, name]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
+
+
 def follow(lines: Iterable[str], seed: int, clock: Callable[[], float]) -> tuple[Slice, bool, list[str]]:
     """What the fuzzer says while it runs: its figures, whether it came to its end, and its last other lines."""
     run, is_done, tail = Slice(seed), False, list[str]()

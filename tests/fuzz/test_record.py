@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz import __main__ as command
 from tests.fuzz.record import Record, Slice, Total, least
-from tests.fuzz.slices import follow
+from tests.fuzz.slices import follow, read_code
 
 SAID = """\
 INFO: Seed: 7
@@ -59,6 +59,19 @@ def test_a_new_record_begins_with_the_figures_that_were_published(tmp_path: Path
     assert record.add("codec", Slice(8, 20.0, 1)) == Total(80.0, 11, 50, 5.0, [], [7, 8])
     record.forget(["codec"])
     assert record.of("codec") == Total()
+
+
+def test_runs_of_code_that_has_changed_are_forgotten(tmp_path: Path):
+    record = Record(tmp_path / "record.json")
+    assert record.begin({"codec": "a", "sse": "b"}) == ["codec", "sse"]
+    record.add("codec", Slice(7, 100.0))
+    record.add("sse", Slice(8, 50.0))
+    assert record.begin({"codec": "a", "sse": "changed"}) == ["sse"]
+    assert {name: total.seconds for name, total in record.totals().items()} == {"codec": 100.0, "sse": 0.0}
+
+
+def test_the_code_of_a_target_is_what_it_imports():
+    assert read_code("codec") == read_code("codec") != read_code("shell")
 
 
 def test_the_target_that_has_had_the_least_comes_next():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 # Name → where it is. Imported when it is asked for: the engine watches what the import brings.
 TARGETS = {
@@ -34,3 +37,11 @@ Target = Callable[[bytes], None]
 def target(name: str) -> Target:
     module, _, function = TARGETS[name].partition(":")
     return getattr(import_module(f"{__name__}.{module}"), function)
+
+
+def hash_code(name: str) -> str:
+    """Of the modules that a target runs: itself and what it has imported of ours. In a process of its own."""
+    target(name)(b"")  # imports what it imports late
+    ours = [module for at, module in sorted(sys.modules.items()) if at.startswith(("defserve", __name__))]
+    code = [Path(module.__file__).read_bytes() for module in ours if module.__file__]
+    return hashlib.sha256(b"".join(code)).hexdigest()[:12]
