@@ -63,7 +63,7 @@ FUZZ = """\
 
 `make fuzz` runs a coverage-guided fuzzer (Atheris) on every parser, guard and protocol. `ARGS="--until 30"` runs until
 each target has had 30 core-minutes and found nothing new in the last quarter. *Last new* is the minute at which an
-input last reached new code. Figures add up all runs. Seeds: {seeds}.
+input last reached new code. Figures add up all runs of the same code. Seeds: {seeds}.
 
 `make properties` runs the property tests with 20,000 examples each. One of them makes the same calls over memory,
 pipes, HTTP, WebSocket, a unix socket and a kernel, and compares all answers and errors.
