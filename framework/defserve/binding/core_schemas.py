@@ -286,6 +286,11 @@ _SALTED = {"str", "bytes", "date", "bool", "none", "literal", "enum"}
 MAX_NUMBERS, MAX_HASHED = 2_000, 1_000
 """How many numbers, and how many values of another type, a set or the keys of a mapping may be."""
 _NUMBERS = {"int", "float", "decimal"}
+# Types that are as strict about JSON as about what Python reads from it.
+_SAME_IN_JSON = {
+    *("any", "none", "bool", "int", "float", "str", "literal"),
+    *("nullable", "union", "default", "list", "dict"),
+}
 # Types that take any value.
 _OPEN = {"any", "function-plain"}
 _MISFIT = {"custom_error_type": "nested", "custom_error_message": "Does not have the shape of the schema"}
@@ -342,6 +347,19 @@ def takes_infinity(schema: Any) -> bool:
         takes_any = takes_any or is_open or (kind in _STOPPABLE and not inside)
         pending += inside
     return takes_any
+
+
+def is_strict_about_json(schema: Any) -> bool:
+    """Whether a strict type is in it that is another one in JSON than in Python: a date, a tuple, an enum."""
+    is_strict, is_plain = False, True
+    pending: list[Any] = [schema]
+    while pending:
+        node = pending.pop()
+        config: Any = node.get("config") or {}
+        is_strict = is_strict or bool(node.get("strict") or config.get("strict"))
+        is_plain = is_plain and node.get("type") in _SAME_IN_JSON
+        _map_schema(node, lambda inner, _: pending.append(inner))
+    return is_strict and not is_plain
 
 
 def make_bounded_schema(schema: CoreSchema) -> CoreSchema:
