@@ -376,7 +376,7 @@ def make_pattern_bounded_validator(adapter: TypeAdapter[Any]) -> Any:
 
 def make_bounded_argument_schema(schema: CoreSchema) -> CoreSchema:
     """As `make_bounded_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
-    return cast(CoreSchema, _apply_limits(schema, _limit_text_length, _limit_hashed_items))
+    return cast(CoreSchema, _apply_limits(schema, _limit_text_length, _limit_hashed_items, _take_enum_values))
 
 
 def make_bounded_argument_validator(adapter: TypeAdapter[Any]) -> Any:
@@ -443,6 +443,20 @@ def _limit_hashed_items(made: _Schema) -> None:
         made["max_length"] = MAX_NUMBERS if kinds <= _NUMBERS else MAX_HASHED
 
 
+def _take_enum_values(made: _Schema) -> None:
+    """`Literal[Color.RED]` takes the member's value, as a caller writes it. To pydantic, only the member is right."""
+    if made.get("type") == "tagged-union":
+        choices: dict[Any, Any] = made["choices"]
+        made["choices"] = {tag.value: choice for tag, choice in choices.items() if isinstance(tag, Enum)} | choices
+    elif made.get("type") == "literal" and (members := [each for each in made["expected"] if isinstance(each, Enum)]):
+
+        def find_member(value: Any) -> Any:
+            return next((each for each in members if type(each.value) is type(value) and each.value == value), value)
+
+        literal = core_schema.literal_schema(made.pop("expected"))
+        made.update(core_schema.no_info_before_validator_function(find_member, literal))
+
+
 def _find_unsalted_kinds(schema: _Schema) -> set[str]:
     """The types of the members of a set whose hashes are not salted."""
     kind = schema.get("type")
@@ -450,7 +464,7 @@ def _find_unsalted_kinds(schema: _Schema) -> set[str]:
         choices: list[_Schema] = []
         _map_schema(schema, lambda inner, _: choices.append(inner))
         return {found for choice in choices for found in _find_unsalted_kinds(choice)}
-    if kind in ("nullable", "default", "custom-error"):
+    if kind in ("nullable", "default", "custom-error", "function-before"):
         return _find_unsalted_kinds(schema["schema"])
     return set() if kind in _SALTED else {str(kind)}
 
@@ -466,6 +480,7 @@ def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
     made = _map_schema(schema, change)
     _limit_text_length(made)
     _limit_hashed_items(made)
+    _take_enum_values(made)
     if made.get("type") in _STOPPABLE:
         made["fail_fast"] = True
     return made

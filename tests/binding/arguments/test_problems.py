@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import enum
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -219,3 +220,61 @@ def test_a_secret_is_never_shown(annotation: Any, value: Any, line: str | None) 
 
 def test_what_is_beside_a_secret_is_shown() -> None:
     assert told(Login, {"user": 777, "password": "long enough"}) == ["x.user: expected string, got 777"]
+
+
+class Shade(enum.Enum):
+    DARK = "dark"
+    LIGHT = "light"
+    NONE = "none"
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+    LARGE = 2
+
+
+class Night(BaseModel):
+    shade: Literal[Shade.DARK]
+    hours: int
+
+
+class Day(BaseModel):
+    shade: Literal[Shade.LIGHT]
+
+
+@for_each_row(
+    ("annotation", "value", "problem"),
+    [
+        (Literal[Shade.DARK], "light", 'x: expected "dark", got "light"'),
+        (Literal[Shade.DARK, Shade.LIGHT], "DARK", 'x: expected "dark" or "light", got "DARK"'),
+        (Literal[Shade.DARK, "odd", 3], "light", 'x: expected "dark", "odd" or 3, got "light"'),
+        (Literal[Size.SMALL], 2, "x: expected 1, got 2"),
+        (Literal[Size.SMALL], [], "x: expected 1, got []"),
+        (Annotated[Night | Day, Field(discriminator="shade")], {"shade": "odd"}, 'x.shade: expected "dark" or "light"'),
+        (Annotated[Night | Day, Field(discriminator="shade")], {"shade": "dark"}, "x.hours: missing"),
+        (Literal["a", "b"] | int, "c", 'x: expected "a", "b" or integer, got "c"'),
+        (Shade | int | Literal[True], "c", 'x: expected "dark", "light", "none", integer or true, got "c"'),
+        (Literal["it's", 'a "b"', "c, d"], "e", 'x: expected "it\'s", "a \\"b\\"" or "c, d", got "e"'),
+    ],
+)
+def test_choices_are_named_as_a_caller_writes_them(annotation: Any, value: Any, problem: str) -> None:
+    [said] = told(annotation, value)
+    assert said.startswith(problem)
+
+
+@for_each_row(
+    ("annotation", "sent", "value"),
+    [
+        (Literal[Shade.DARK], "dark", Shade.DARK),
+        (Literal[Size.LARGE, "odd"], 2, Size.LARGE),
+        (Literal[Size.LARGE, "odd"], "odd", "odd"),
+        (list[Literal[Shade.DARK]] | None, ["dark"], [Shade.DARK]),
+        (Annotated[Night | Day, Field(discriminator="shade")], {"shade": "light"}, Day(shade=Shade.LIGHT)),
+        (Annotated[Night | Day, Field(discriminator="shade")], Day(shade=Shade.LIGHT), Day(shade=Shade.LIGHT)),
+    ],
+)
+def test_a_literal_of_an_enums_members_takes_their_values(annotation: Any, sent: Any, value: Any) -> None:
+    def tool(x): ...  # type: ignore[no-untyped-def]
+
+    tool.__annotations__["x"] = annotation
+    assert arguments(tool).validate({"x": sent}) == {"x": value}
