@@ -13,7 +13,7 @@ from math import isinf
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NewType, cast, get_args, get_origin
 
-from pydantic_core import SchemaValidator, core_schema, to_jsonable_python
+from pydantic_core import PydanticKnownError, SchemaValidator, core_schema, to_json, to_jsonable_python
 from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding.json_schemas import simplify_array, simplify_choices
@@ -176,13 +176,17 @@ def _union(options: tuple[Any, ...]) -> Built:
 
 def _enum(kind: type[Enum]) -> Built:
     json = _choices(tuple(member.value for member in kind))  # each once, also if it has several names
-    custom = any("_missing_" in vars(base) for base in kind.__mro__ if base not in _ENUMS)
-    if custom or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
+    if _finds_missing(kind) or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
         raise _NeedsPydantic
     if doc := vars(kind).get("__doc__"):
         json["description"] = " ".join(str(doc).split())
     sub_type = next((name for base, name in _SUB_TYPES.items() if issubclass(kind, base)), None)
     return core_schema.enum_schema(kind, list(kind), sub_type=sub_type), json
+
+
+def _finds_missing(kind: type[Enum]) -> bool:
+    """Whether an enum makes members of values that none has."""
+    return any("_missing_" in vars(base) for base in kind.__mro__ if base not in _ENUMS)
 
 
 def _choices(values: tuple[Any, ...]) -> JsonSchema:
@@ -376,7 +380,7 @@ def make_pattern_bounded_validator(adapter: TypeAdapter[Any]) -> Any:
 
 def make_bounded_argument_schema(schema: CoreSchema) -> CoreSchema:
     """As `make_bounded_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
-    return cast(CoreSchema, _apply_limits(schema, _limit_text_length, _limit_hashed_items, _take_enum_values))
+    return cast(CoreSchema, _apply_limits(schema, _limit_text_length, _limit_hashed_items, _take_written_choices))
 
 
 def make_bounded_argument_validator(adapter: TypeAdapter[Any]) -> Any:
@@ -443,18 +447,34 @@ def _limit_hashed_items(made: _Schema) -> None:
         made["max_length"] = MAX_NUMBERS if kinds <= _NUMBERS else MAX_HASHED
 
 
-def _take_enum_values(made: _Schema) -> None:
-    """`Literal[Color.RED]` takes the member's value, as a caller writes it. To pydantic, only the member is right."""
-    if made.get("type") == "tagged-union":
-        choices: dict[Any, Any] = made["choices"]
-        made["choices"] = {tag.value: choice for tag, choice in choices.items() if isinstance(tag, Enum)} | choices
-    elif made.get("type") == "literal" and (members := [each for each in made["expected"] if isinstance(each, Enum)]):
+def _take_written_choices(made: _Schema) -> None:
+    """A choice is taken as a caller writes it. To pydantic, only the member is right for `Literal[Color.RED]`, and only
+    a tuple for an enum's member that is one."""
+    kind = made.get("type")
+    if kind == "tagged-union":
+        tags: dict[Any, Any] = made["choices"]
+        made["choices"] = {tag.value: choice for tag, choice in tags.items() if isinstance(tag, Enum)} | tags
+    elif kind == "literal" and not all(type(choice) in _CHOICES for choice in made["expected"]):
+        choices: list[Any] = made.pop("expected")
+        made.update(_make_choice_schema("literal_error", choices, core_schema.literal_schema(choices)))
+    elif kind == "enum" and not all(type(member.value) in _CHOICES for member in made["members"]):
+        enum = {name: made.pop(name) for name in ("type", "cls", "members", "sub_type", "missing") if name in made}
+        made.update(_make_choice_schema("enum", enum["members"], enum))
 
-        def find_member(value: Any) -> Any:
-            return next((each for each in members if type(each.value) is type(value) and each.value == value), value)
 
-        literal = core_schema.literal_schema(made.pop("expected"))
-        made.update(core_schema.no_info_before_validator_function(find_member, literal))
+def _make_choice_schema(error: Any, choices: list[Any], schema: Any) -> CoreSchema:
+    written = [to_jsonable_python(choice) for choice in choices]
+    expected = ", ".join(to_json(each).decode() for each in written)
+
+    def find_choice(value: Any) -> Any:
+        for each, choice in zip(written, choices, strict=True):
+            if each == value and isinstance(each, bool) == isinstance(value, bool):
+                return choice
+        if isinstance(value, Enum | bytes) or _finds_missing(schema.get("cls", Enum)):
+            return value
+        raise PydanticKnownError(error, {"expected": expected})
+
+    return core_schema.no_info_before_validator_function(find_choice, schema)
 
 
 def _find_unsalted_kinds(schema: _Schema) -> set[str]:
@@ -480,7 +500,7 @@ def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
     made = _map_schema(schema, change)
     _limit_text_length(made)
     _limit_hashed_items(made)
-    _take_enum_values(made)
+    _take_written_choices(made)
     if made.get("type") in _STOPPABLE:
         made["fail_fast"] = True
     return made

@@ -296,7 +296,12 @@ def _spell_choice(found: re.Match[str]) -> str:
     return f'"{inner}"' if quoted[0] == '"' else '"{}"'.format(inner.replace("\\'", "'").replace('"', '\\"'))
 
 
-_CHOICE = re.compile(r"""(?:<[\w.]+:\ )?(?:('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|([^\s,>]+))>?""", re.VERBOSE)
+_CHOICE = re.compile(
+    r"""(?:<[\w.]+:\ )?(?:
+    ('(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
+    | ([\[{].*?[\]}](?=,\ |$) | [^\s,>]+))>?""",
+    re.VERBOSE,
+)
 _CHOICE_ERRORS = {"literal_error", "enum"}
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 

@@ -233,6 +233,25 @@ class Size(enum.IntEnum):
     LARGE = 2
 
 
+class Shape(enum.Enum):
+    SQUARE = (1, 1)
+    NAMED = {"a": 1}
+    DATED = datetime.date(2026, 1, 31)
+
+
+class Mode(enum.Enum):
+    READ = ("r",)
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        return cls.READ if value == "read" else None
+
+
+class Bits(enum.Flag):
+    A = 1
+    B = 2
+
+
 class Night(BaseModel):
     shade: Literal[Shade.DARK]
     hours: int
@@ -252,6 +271,7 @@ class Day(BaseModel):
         (Literal[Size.SMALL], [], "x: expected 1, got []"),
         (Annotated[Night | Day, Field(discriminator="shade")], {"shade": "odd"}, 'x.shade: expected "dark" or "light"'),
         (Annotated[Night | Day, Field(discriminator="shade")], {"shade": "dark"}, "x.hours: missing"),
+        (Shape, [1], 'x: expected [1,1], {"a":1} or "2026-01-31", got [1]'),
         (Literal["a", "b"] | int, "c", 'x: expected "a", "b" or integer, got "c"'),
         (Shade | int | Literal[True], "c", 'x: expected "dark", "light", "none", integer or true, got "c"'),
         (Literal["it's", 'a "b"', "c, d"], "e", 'x: expected "it\'s", "a \\"b\\"" or "c, d", got "e"'),
@@ -266,6 +286,13 @@ def test_choices_are_named_as_a_caller_writes_them(annotation: Any, value: Any, 
     ("annotation", "sent", "value"),
     [
         (Literal[Shade.DARK], "dark", Shade.DARK),
+        (Shape, [1, 1], Shape.SQUARE),
+        (list[Shape], [{"a": 1}, "2026-01-31"], [Shape.NAMED, Shape.DATED]),
+        (Shape, Shape.NAMED, Shape.NAMED),
+        (Mode, ["r"], Mode.READ),
+        (Mode, "read", Mode.READ),
+        (Literal[b"a"], "a", b"a"),
+        (Bits, 3, Bits.A | Bits.B),
         (Literal[Size.LARGE, "odd"], 2, Size.LARGE),
         (Literal[Size.LARGE, "odd"], "odd", "odd"),
         (list[Literal[Shade.DARK]] | None, ["dark"], [Shade.DARK]),
@@ -273,8 +300,18 @@ def test_choices_are_named_as_a_caller_writes_them(annotation: Any, value: Any, 
         (Annotated[Night | Day, Field(discriminator="shade")], Day(shade=Shade.LIGHT), Day(shade=Shade.LIGHT)),
     ],
 )
-def test_a_literal_of_an_enums_members_takes_their_values(annotation: Any, sent: Any, value: Any) -> None:
+def test_a_choice_is_taken_as_the_schema_lists_it(annotation: Any, sent: Any, value: Any) -> None:
     def tool(x): ...  # type: ignore[no-untyped-def]
 
     tool.__annotations__["x"] = annotation
     assert arguments(tool).validate({"x": sent}) == {"x": value}
+
+
+def test_flags_that_are_combined_fit_their_schema() -> None:
+    def tool(x: Bits) -> None: ...
+
+    assert arguments(tool).publish_schema()["properties"]["x"] == {
+        "type": "integer",
+        "title": "Bits",
+        "description": "A sum of 1 = A, 2 = B",
+    }
