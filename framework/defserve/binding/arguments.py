@@ -220,8 +220,8 @@ def _make_json_validator(validator: Any) -> abc.Callable[[Any], Any]:
 
 
 def _concrete(annotation: Any) -> Any:
-    """pydantic validates an Iterable lazily, inside the author's function; a list is checked at once."""
-    if get_origin(annotation) is abc.Iterable:
+    """A list for what pydantic would check later, or does not know."""
+    if get_origin(annotation) in (abc.Iterable, abc.Collection):
         return list[get_args(annotation)]  # type: ignore[misc]
     return annotation
 

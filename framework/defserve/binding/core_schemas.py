@@ -380,7 +380,7 @@ def make_pattern_bounded_validator(adapter: TypeAdapter[Any]) -> Any:
 
 def make_bounded_argument_schema(schema: CoreSchema) -> CoreSchema:
     """As `make_bounded_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
-    return cast(CoreSchema, _apply_limits(schema, _limit_text_length, _limit_hashed_items, _take_written_choices))
+    return cast(CoreSchema, _apply_limits(schema, *_CHANGES_FOR_ARGUMENTS))
 
 
 def make_bounded_argument_validator(adapter: TypeAdapter[Any]) -> Any:
@@ -477,6 +477,15 @@ def _make_choice_schema(error: Any, choices: list[Any], schema: Any) -> CoreSche
     return core_schema.no_info_before_validator_function(find_choice, schema)
 
 
+def _check_items_at_once(made: _Schema) -> None:
+    """An Iterable is a list, also inside of another type. pydantic would check its items later, as they are used."""
+    if made.get("type") == "generator":
+        made["type"] = "list"
+
+
+_CHANGES_FOR_ARGUMENTS = (_limit_text_length, _limit_hashed_items, _take_written_choices, _check_items_at_once)
+
+
 def _find_unsalted_kinds(schema: _Schema) -> set[str]:
     """The types of the members of a set whose hashes are not salted."""
     kind = schema.get("type")
@@ -498,9 +507,8 @@ def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
         return _rewritten(inner, branching, inner.get("ref") in branching if key == "definitions" else wrap)
 
     made = _map_schema(schema, change)
-    _limit_text_length(made)
-    _limit_hashed_items(made)
-    _take_written_choices(made)
+    for change_argument in _CHANGES_FOR_ARGUMENTS:
+        change_argument(made)
     if made.get("type") in _STOPPABLE:
         made["fail_fast"] = True
     return made

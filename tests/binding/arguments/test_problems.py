@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -315,3 +316,21 @@ def test_flags_that_are_combined_fit_their_schema() -> None:
         "title": "Bits",
         "description": "A sum of 1 = A, 2 = B",
     }
+
+
+class Batch(BaseModel):
+    items: Iterable[Item]
+
+
+@for_each_row(
+    ("annotation", "value", "problem"),
+    [
+        (Iterable[Item] | None, [{"qty": "x"}], 'x[0].qty: expected integer, got "x"'),
+        (list[Iterable[Item]], [[{}]], "x[0][0].qty: missing"),
+        (Batch, {"items": [{"qty": 1}, 2]}, "x.items[1]: expected object, got 2"),
+    ],
+)
+def test_the_items_of_an_iterable_are_checked_before_the_function_runs(
+    annotation: Any, value: Any, problem: str
+) -> None:
+    assert told(annotation, value) == [problem]

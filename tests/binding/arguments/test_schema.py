@@ -9,7 +9,7 @@ import math
 import re
 import socket
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
@@ -291,6 +291,8 @@ class TestValidation:
             (Decimal, "1.5", Decimal("1.5")),
             (SecretStr, "s", SecretStr("s")),
             (Iterable[Point], [{"x": 1}], [Point(1)]),
+            (Iterable[Point] | None, [{"x": 1}], [Point(1)]),
+            (Collection[Point], [{"x": 1}], [Point(1)]),
             (RootModel[list[int]], [1], RootModel[list[int]]([1])),
             (Annotated[int, AfterValidator(lambda n: n + 1)], 1, 2),
         ],
