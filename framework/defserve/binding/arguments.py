@@ -166,6 +166,9 @@ def make_annotation_error(annotation: Any, error: Exception, *, where: str, subj
     if isinstance(error, UnusablePattern):
         return UsageError(f"{subject or 'annotation'}: {error.problem}", where=where, fix=error.fix)
     reason = str(error).partition("\n")[0].partition(". Set ")[0].rstrip(".")
+    if isinstance(error, ImportError):
+        reason, _, fix = reason.partition(", ")
+        return UsageError(f"{subject or 'annotation'}: {format_annotation(annotation)}: {reason}", where=where, fix=fix)
     return UsageError(
         f"{subject or 'annotation'}: {format_annotation(annotation)} has no JSON form ({reason})",
         where=where,
