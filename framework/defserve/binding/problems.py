@@ -114,7 +114,9 @@ def _reason(error: _Error, secret: bool) -> str:
         return f"{rule(error.context)}, got {got}"
     if secret:
         return f"not valid, got {got}"
-    message = error.message[:1].lower() + error.message[1:].replace("\n", " ")
+    message = error.message.replace("\n", " ")
+    if not message[1:2].isupper():  # no acronym, such as URL
+        message = message[:1].lower() + message[1:]
     return f"{message.replace('input should be', 'must be')}, got {got}"
 
 
@@ -138,7 +140,7 @@ def _settle(errors: list[_Error]) -> list[_Error]:
 def _one_of(at: tuple[str | int, ...], branches: dict[str, list[_Error]]) -> list[_Error]:
     """The errors to report for a union if no branch fits.
 
-    If the value has the shape of exactly one branch, its errors are the helpful ones.
+    If the value has the shape of exactly one branch, its errors are the helpful ones; of several, those that all have.
     """
     told = {label: _settle(errors) for label, errors in branches.items()}
     single = {label: errors[0] for label, errors in told.items() if len(errors) == 1}
@@ -146,9 +148,25 @@ def _one_of(at: tuple[str | int, ...], branches: dict[str, list[_Error]]) -> lis
     shaped = [errors for label, errors in told.items() if label not in mismatched]
     if len(shaped) == 1:
         return shaped[0]
+    if shaped and (shared := _find_shared_errors(at, shaped)):
+        return shared
     summary = next(iter(mismatched.values()), None) or _at(at, shaped[0][0])
     summary.expected = [each for label in told for each in _list_expected(label, mismatched.get(label))]
     return [summary]
+
+
+def _find_shared_errors(at: tuple[str | int, ...], branches: list[list[_Error]]) -> list[_Error]:
+    """What is wrong inside the value, whichever branch was meant."""
+    first, *others = [{error.path: error for error in errors if error.path != at} for errors in branches]
+    shared: list[_Error] = []
+    for path, error in first.items():
+        same = [other[path] for other in others if path in other]
+        if len(same) == len(others) and error.expected and all(each.expected for each in same):
+            error.expected = [name for each in (error, *same) for name in each.expected]
+            shared.append(error)
+        elif len(same) == len(others) and all(each.message == error.message for each in same):
+            shared.append(error)
+    return shared
 
 
 def _list_expected(label: str, mismatch: _Error | None) -> Sequence[str]:
@@ -187,7 +205,11 @@ EXPECTED: dict[str, str] = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "boolean"),
     **dict.fromkeys(("string_type", "string_sub_type", "string_unicode", "bytes_type"), "string"),
     **dict.fromkeys(
-        ("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type", "iteration_error"), "array"
+        (
+            *("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type", "iteration_error"),
+            "named_tuple_type",
+        ),
+        "array",
     ),
     **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"), "object"),
     "none_required": "null",
@@ -198,6 +220,7 @@ EXPECTED: dict[str, str] = {
     **dict.fromkeys(("uuid_type", "uuid_parsing"), "UUID"),
     **dict.fromkeys(("url_type", "url_parsing"), "URL"),
     "path_type": "path",
+    **{f"ip_v{n}_{kind}": f"IPv{n} {kind}" for n in (4, 6) for kind in ("address", "network", "interface")},
 }
 
 _Context = dict[str, Any]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import enum
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from ipaddress import IPv4Address, IPv6Address
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 from fastapi import Path, Query
-from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr, create_model, field_validator
+from pydantic import AfterValidator, BaseModel, Field, HttpUrl, SecretBytes, SecretStr, create_model, field_validator
 
 from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.signature import read_signature
@@ -109,8 +110,8 @@ LINES: list[tuple[Any, Any, str]] = [
     (int | list[str], {"a": 1}, 'x: expected integer or array, got {"a":1}'),
     (int | list[int], ["a"], 'x[0]: expected integer, got "a"'),
     (int | Order, {"items": [{}]}, "x.items[0].qty: missing"),
-    (Cat | Dog | int, {"kind": "cow"}, 'x: expected Cat, Dog or integer, got {"kind":"cow"}'),
-    (list[Cat | Dog], [{"kind": 1}], 'x[0]: expected Cat or Dog, got {"kind":1}'),
+    (Cat | Dog | int, {"kind": "cow"}, 'x.kind: expected "cat" or "dog", got "cow"'),
+    (list[Cat | Dog], [{"kind": 1}], 'x[0].kind: expected "cat" or "dog", got 1'),
     (int | Annotated[str, Field(min_length=3)], "a", 'x: must have at least 3 characters, got "a"'),
     (PetByKind, {"kind": "cow"}, 'x.kind: expected "cat" or "dog", got "cow"'),
     (PetByKind, {}, "x.kind: missing"),
@@ -253,6 +254,11 @@ class Bits(enum.Flag):
     B = 2
 
 
+class Size2D(NamedTuple):
+    width: int
+    height: int
+
+
 class Night(BaseModel):
     shade: Literal[Shade.DARK]
     hours: int
@@ -333,4 +339,19 @@ class Batch(BaseModel):
 def test_the_items_of_an_iterable_are_checked_before_the_function_runs(
     annotation: Any, value: Any, problem: str
 ) -> None:
+    assert told(annotation, value) == [problem]
+
+
+@for_each_row(
+    ("annotation", "value", "problem"),
+    [
+        (Night | Day, {"shade": "odd"}, 'x.shade: expected "dark" or "light", got "odd"'),
+        (Cat | Dog, {}, "x.kind: missing"),
+        (Item | Dog, {}, "x: expected Item or Dog, got {}"),
+        (IPv4Address | IPv6Address, "here", 'x: expected IPv4 address or IPv6 address, got "here"'),
+        (HttpUrl, "ftp://a", "x: URL scheme should be 'http' or 'https', got \"ftp://a\""),
+        (Size2D, "wide", 'x: expected array, got "wide"'),
+    ],
+)
+def test_what_no_member_of_a_union_takes_is_named(annotation: Any, value: Any, problem: str) -> None:
     assert told(annotation, value) == [problem]
