@@ -465,9 +465,11 @@ def _take_written_choices(made: _Schema) -> None:
 def _make_choice_schema(error: Any, choices: list[Any], schema: Any) -> CoreSchema:
     written = [to_jsonable_python(choice) for choice in choices]
     expected = ", ".join(to_json(each).decode() for each in written)
+    # A text that is a choice itself is not a member's value.
+    pairs = sorted(zip(written, choices, strict=True), key=lambda pair: isinstance(pair[1], Enum))
 
     def find_choice(value: Any) -> Any:
-        for each, choice in zip(written, choices, strict=True):
+        for each, choice in pairs:
             if each == value and isinstance(each, bool) == isinstance(value, bool):
                 return choice
         if isinstance(value, Enum | bytes) or _finds_missing(schema.get("cls", Enum)):
