@@ -18,13 +18,13 @@ from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding import core_schemas
 from defserve.binding.core_schemas import (
+    is_strict_about_json,
     iter_schema_patterns,
     make_bounded_argument_schema,
     make_bounded_argument_validator,
     make_bounded_schema,
     make_fail_fast_schema,
     make_fail_fast_validator,
-    make_pattern_bounded_validator,
     takes_infinity,
 )
 from defserve.binding.json_schemas import (
@@ -71,11 +71,6 @@ class AnnotationSchemas:
     def is_made_by_pydantic(self) -> bool:
         return self._adapter is not None
 
-    @property
-    def pydantic_core_schema(self) -> CoreSchema:
-        """As `core`, but pydantic's own: `core` only calls a validator that pydantic has made."""
-        return self.core if self._adapter is None else self._adapter.core_schema
-
     @cached_property
     def json(self) -> JsonSchema:
         return self._describe_schema("validation")
@@ -104,20 +99,16 @@ class AnnotationSchemas:
     @cached_property
     def fail_fast_schema(self) -> CoreSchema:
         """As `core`, but sequences and mappings stop at their first bad item."""
-        made = self._adapter
-        return (
-            make_fail_fast_schema(self.core) if made is None else _make_validator_schema(make_fail_fast_validator(made))
-        )
+        if (made := self._adapter) is None:
+            return make_fail_fast_schema(self.core)
+        return _call_validator(make_fail_fast_validator(made), made)
 
     @property
     def all_errors_schema(self) -> CoreSchema:
         """As `fail_fast_schema`, but every error is collected. Made when first needed, to say all that is wrong."""
-        made = self._adapter
-        return (
-            make_bounded_argument_schema(self.core)
-            if made is None
-            else _make_validator_schema(make_bounded_argument_validator(made))
-        )
+        if (made := self._adapter) is None:
+            return make_bounded_argument_schema(self.core)
+        return _call_validator(make_bounded_argument_validator(made), made)
 
     def _describe_schema(self, mode: Any) -> JsonSchema:
         from defserve.binding.models import make_json_schema
@@ -175,6 +166,9 @@ def make_annotation_error(annotation: Any, error: Exception, *, where: str, subj
     if isinstance(error, UnusablePattern):
         return UsageError(f"{subject or 'annotation'}: {error.problem}", where=where, fix=error.fix)
     reason = str(error).partition("\n")[0].partition(". Set ")[0].rstrip(".")
+    if isinstance(error, ImportError):
+        reason, _, fix = reason.partition(", ")
+        return UsageError(f"{subject or 'annotation'}: {format_annotation(annotation)}: {reason}", where=where, fix=fix)
     return UsageError(
         f"{subject or 'annotation'}: {format_annotation(annotation)} has no JSON form ({reason})",
         where=where,
@@ -199,18 +193,38 @@ def _make_fragment(annotation: Any) -> AnnotationSchemas:
     from defserve.binding.models import make_type_adapter
 
     made = make_type_adapter(_concrete(annotation))
-    # The adapter's own validator is called rather than its schema copied: definitions shared by two
-    # parameters would clash in one schema ("Duplicate ref"), and each would be built again for every tool.
-    return AnnotationSchemas(_make_validator_schema(make_pattern_bounded_validator(made)), None, made)
+    return AnnotationSchemas(made.core_schema, None, made)
 
 
-def _make_validator_schema(validator: Any) -> CoreSchema:
-    return core_schema.no_info_plain_validator_function(validator.validate_python)
+def _call_validator(validator: Any, adapter: TypeAdapter[Any]) -> CoreSchema:
+    """A schema that calls pydantic's validator of an annotation.
+
+    Its schema is not copied: definitions shared by two parameters would clash in one schema ("Duplicate ref"), and each
+    would be built again for every tool.
+    """
+    is_strict = is_strict_about_json(adapter.core_schema)
+    return core_schema.no_info_plain_validator_function(
+        _make_json_validator(validator) if is_strict else validator.validate_python
+    )
+
+
+def _make_json_validator(validator: Any) -> abc.Callable[[Any], Any]:
+    """Validates a decoded value as JSON. In Python, a strict type takes no text for a date and no list for a tuple."""
+    from json import dumps
+
+    def validate(value: Any) -> Any:
+        try:
+            text = dumps(value)
+        except TypeError:
+            return validator.validate_python(value)  # no peer sent it: a transform sets it
+        return validator.validate_json(text)
+
+    return validate
 
 
 def _concrete(annotation: Any) -> Any:
-    """pydantic validates an Iterable lazily, inside the author's function; a list is checked at once."""
-    if get_origin(annotation) is abc.Iterable:
+    """A list for what pydantic would check later, or does not know."""
+    if get_origin(annotation) in (abc.Iterable, abc.Collection):
         return list[get_args(annotation)]  # type: ignore[misc]
     return annotation
 
@@ -299,7 +313,7 @@ class ArgumentsSchema:
         validate = self._validate = self._validator([made.fail_fast_schema for made in self._fragments])
         # Floats refuse infinities themselves. Where any value is taken, somebody has to look.
         pairs = zip(self._parameters, self._fragments, strict=True)
-        if names := [one.wire_name for one, made in pairs if takes_infinity(made.pydantic_core_schema)]:
+        if names := [one.wire_name for one, made in pairs if takes_infinity(made.core)]:
 
             def validate_finite(given: dict[str, Any]) -> dict[str, Any]:
                 kwargs = validate(given)
@@ -364,7 +378,7 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> AnnotationSchema
         annotation = Optional[annotation]  # noqa: UP045
     try:
         made = get_annotation_schemas(annotation)
-        check_core_schema_patterns(made.pydantic_core_schema)
+        check_core_schema_patterns(made.core)
         # Made here, so that a type without a JSON Schema fails at registration, not at the first listing.
         assert made.json is not None
     except Exception as error:

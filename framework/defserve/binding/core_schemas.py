@@ -13,7 +13,7 @@ from math import isinf
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NewType, cast, get_args, get_origin
 
-from pydantic_core import SchemaValidator, core_schema, to_jsonable_python
+from pydantic_core import PydanticKnownError, SchemaValidator, core_schema, to_json, to_jsonable_python
 from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding.json_schemas import simplify_array, simplify_choices
@@ -176,13 +176,17 @@ def _union(options: tuple[Any, ...]) -> Built:
 
 def _enum(kind: type[Enum]) -> Built:
     json = _choices(tuple(member.value for member in kind))  # each once, also if it has several names
-    custom = any("_missing_" in vars(base) for base in kind.__mro__ if base not in _ENUMS)
-    if custom or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
+    if _finds_missing(kind) or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
         raise _NeedsPydantic
     if doc := vars(kind).get("__doc__"):
         json["description"] = " ".join(str(doc).split())
     sub_type = next((name for base, name in _SUB_TYPES.items() if issubclass(kind, base)), None)
     return core_schema.enum_schema(kind, list(kind), sub_type=sub_type), json
+
+
+def _finds_missing(kind: type[Enum]) -> bool:
+    """Whether an enum makes members of values that none has."""
+    return any("_missing_" in vars(base) for base in kind.__mro__ if base not in _ENUMS)
 
 
 def _choices(values: tuple[Any, ...]) -> JsonSchema:
@@ -286,6 +290,11 @@ _SALTED = {"str", "bytes", "date", "bool", "none", "literal", "enum"}
 MAX_NUMBERS, MAX_HASHED = 2_000, 1_000
 """How many numbers, and how many values of another type, a set or the keys of a mapping may be."""
 _NUMBERS = {"int", "float", "decimal"}
+# Types that are as strict about JSON as about what Python reads from it.
+_SAME_IN_JSON = {
+    *("any", "none", "bool", "int", "float", "str", "literal"),
+    *("nullable", "union", "default", "list", "dict"),
+}
 # Types that take any value.
 _OPEN = {"any", "function-plain"}
 _MISFIT = {"custom_error_type": "nested", "custom_error_message": "Does not have the shape of the schema"}
@@ -344,6 +353,19 @@ def takes_infinity(schema: Any) -> bool:
     return takes_any
 
 
+def is_strict_about_json(schema: Any) -> bool:
+    """Whether a strict type is in it that is another one in JSON than in Python: a date, a tuple, an enum."""
+    is_strict, is_plain = False, True
+    pending: list[Any] = [schema]
+    while pending:
+        node = pending.pop()
+        config: Any = node.get("config") or {}
+        is_strict = is_strict or bool(node.get("strict") or config.get("strict"))
+        is_plain = is_plain and node.get("type") in _SAME_IN_JSON
+        _map_schema(node, lambda inner, _: pending.append(inner))
+    return is_strict and not is_plain
+
+
 def make_bounded_schema(schema: CoreSchema) -> CoreSchema:
     """A schema that matches no text against a pattern that is too long for it."""
     return cast(CoreSchema, _apply_limits(schema, _limit_text_length)) if any(iter_schema_patterns(schema)) else schema
@@ -358,7 +380,7 @@ def make_pattern_bounded_validator(adapter: TypeAdapter[Any]) -> Any:
 
 def make_bounded_argument_schema(schema: CoreSchema) -> CoreSchema:
     """As `make_bounded_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
-    return cast(CoreSchema, _apply_limits(schema, _limit_text_length, _limit_hashed_items))
+    return cast(CoreSchema, _apply_limits(schema, *_CHANGES_FOR_ARGUMENTS))
 
 
 def make_bounded_argument_validator(adapter: TypeAdapter[Any]) -> Any:
@@ -425,6 +447,47 @@ def _limit_hashed_items(made: _Schema) -> None:
         made["max_length"] = MAX_NUMBERS if kinds <= _NUMBERS else MAX_HASHED
 
 
+def _take_written_choices(made: _Schema) -> None:
+    """A choice is taken as a caller writes it. To pydantic, only the member is right for `Literal[Color.RED]`, and only
+    a tuple for an enum's member that is one."""
+    kind = made.get("type")
+    if kind == "tagged-union":
+        tags: dict[Any, Any] = made["choices"]
+        made["choices"] = {tag.value: choice for tag, choice in tags.items() if isinstance(tag, Enum)} | tags
+    elif kind == "literal" and not all(type(choice) in _CHOICES for choice in made["expected"]):
+        choices: list[Any] = made.pop("expected")
+        made.update(_make_choice_schema("literal_error", choices, core_schema.literal_schema(choices)))
+    elif kind == "enum" and not all(type(member.value) in _CHOICES for member in made["members"]):
+        enum = {name: made.pop(name) for name in ("type", "cls", "members", "sub_type", "missing") if name in made}
+        made.update(_make_choice_schema("enum", enum["members"], enum))
+
+
+def _make_choice_schema(error: Any, choices: list[Any], schema: Any) -> CoreSchema:
+    written = [to_jsonable_python(choice) for choice in choices]
+    expected = ", ".join(to_json(each).decode() for each in written)
+    # A text that is a choice itself is not a member's value.
+    pairs = sorted(zip(written, choices, strict=True), key=lambda pair: isinstance(pair[1], Enum))
+
+    def find_choice(value: Any) -> Any:
+        for each, choice in pairs:
+            if each == value and isinstance(each, bool) == isinstance(value, bool):
+                return choice
+        if isinstance(value, Enum | bytes) or _finds_missing(schema.get("cls", Enum)):
+            return value
+        raise PydanticKnownError(error, {"expected": expected})
+
+    return core_schema.no_info_before_validator_function(find_choice, schema)
+
+
+def _check_items_at_once(made: _Schema) -> None:
+    """An Iterable is a list, also inside of another type. pydantic would check its items later, as they are used."""
+    if made.get("type") == "generator":
+        made["type"] = "list"
+
+
+_CHANGES_FOR_ARGUMENTS = (_limit_text_length, _limit_hashed_items, _take_written_choices, _check_items_at_once)
+
+
 def _find_unsalted_kinds(schema: _Schema) -> set[str]:
     """The types of the members of a set whose hashes are not salted."""
     kind = schema.get("type")
@@ -432,7 +495,7 @@ def _find_unsalted_kinds(schema: _Schema) -> set[str]:
         choices: list[_Schema] = []
         _map_schema(schema, lambda inner, _: choices.append(inner))
         return {found for choice in choices for found in _find_unsalted_kinds(choice)}
-    if kind in ("nullable", "default", "custom-error"):
+    if kind in ("nullable", "default", "custom-error", "function-before"):
         return _find_unsalted_kinds(schema["schema"])
     return set() if kind in _SALTED else {str(kind)}
 
@@ -446,8 +509,8 @@ def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
         return _rewritten(inner, branching, inner.get("ref") in branching if key == "definitions" else wrap)
 
     made = _map_schema(schema, change)
-    _limit_text_length(made)
-    _limit_hashed_items(made)
+    for change_argument in _CHANGES_FOR_ARGUMENTS:
+        change_argument(made)
     if made.get("type") in _STOPPABLE:
         made["fail_fast"] = True
     return made

@@ -103,8 +103,11 @@ class TitlelessSchemaGenerator(GenerateJsonSchema):
         # A member with two names is listed twice.
         members = list({id(member): member for member in schema["members"]}.values())
         made = _drop_title(super().enum_schema({**schema, "members": members}), schema)
-        if self.mode == "serialization" and issubclass(schema["cls"], Flag):
+        if issubclass(schema["cls"], Flag):
             del made["enum"]  # flags may be combined
+            if self.mode == "validation":
+                names = ", ".join(f"{member.value} = {member.name}" for member in members)
+                made["description"] = "\n".join(filter(None, (made.get("description"), f"A sum of {names}")))
         return made
 
     def ser_schema(self, schema: Any) -> JsonSchemaValue | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from math import isfinite
 from typing import Any
@@ -36,7 +37,9 @@ class _Error:
         self.value: Any = details["input"]
         self.context: dict[str, Any] = details.get("ctx", {})
         self.message: str = details["msg"]
-        self.expected: str | None = EXPECTED.get(self.type)
+        wanted = EXPECTED.get(self.type)
+        choices: str = self.context.get("expected", "") if self.type in _CHOICE_ERRORS else ""
+        self.expected: Sequence[str] = (wanted,) if wanted else _list_choices(choices)
         self.path: tuple[str | int, ...] = ()
         self.unions: list[tuple[int, str]] = []
         self._locate(details["loc"], given)
@@ -106,12 +109,14 @@ def _reason(error: _Error, secret: bool) -> str:
         got = str(error.context.get("actual_length"))
         error.context["noun"] = "character" if isinstance(error.value, str) else "item"
     if error.expected:
-        return f"expected {error.expected}, got {got}"
+        return f"expected {format_alternatives(error.expected, error.context['asked'])}, got {got}"
     if rule := BROKEN.get(error.type):
         return f"{rule(error.context)}, got {got}"
     if secret:
         return f"not valid, got {got}"
-    message = error.message[:1].lower() + error.message[1:].replace("\n", " ")
+    message = error.message.replace("\n", " ")
+    if not message[1:2].isupper():  # no acronym, such as URL
+        message = message[:1].lower() + message[1:]
     return f"{message.replace('input should be', 'must be')}, got {got}"
 
 
@@ -135,24 +140,40 @@ def _settle(errors: list[_Error]) -> list[_Error]:
 def _one_of(at: tuple[str | int, ...], branches: dict[str, list[_Error]]) -> list[_Error]:
     """The errors to report for a union if no branch fits.
 
-    If the value has the shape of exactly one branch, its errors are the helpful ones.
+    If the value has the shape of exactly one branch, its errors are the helpful ones; of several, those that all have.
     """
     told = {label: _settle(errors) for label, errors in branches.items()}
     single = {label: errors[0] for label, errors in told.items() if len(errors) == 1}
-    mismatched = {label: error for label, error in single.items() if error.path == at and error.expected is not None}
+    mismatched = {label: error for label, error in single.items() if error.path == at and error.expected}
     shaped = [errors for label, errors in told.items() if label not in mismatched]
     if len(shaped) == 1:
         return shaped[0]
+    if shaped and (shared := _find_shared_errors(at, shaped)):
+        return shared
     summary = next(iter(mismatched.values()), None) or _at(at, shaped[0][0])
-    summary.expected = format_alternatives([_describe_expected(label, mismatched.get(label)) for label in told])
+    summary.expected = [each for label in told for each in _list_expected(label, mismatched.get(label))]
     return [summary]
 
 
-def _describe_expected(label: str, mismatch: _Error | None) -> str:
-    if mismatch is not None and mismatch.expected:
+def _find_shared_errors(at: tuple[str | int, ...], branches: list[list[_Error]]) -> list[_Error]:
+    """What is wrong inside the value, whichever branch was meant."""
+    first, *others = [{error.path: error for error in errors if error.path != at} for errors in branches]
+    shared: list[_Error] = []
+    for path, error in first.items():
+        same = [other[path] for other in others if path in other]
+        if len(same) == len(others) and error.expected and all(each.expected for each in same):
+            error.expected = [name for each in (error, *same) for name in each.expected]
+            shared.append(error)
+        elif len(same) == len(others) and all(each.message == error.message for each in same):
+            shared.append(error)
+    return shared
+
+
+def _list_expected(label: str, mismatch: _Error | None) -> Sequence[str]:
+    if mismatch is not None:
         return mismatch.expected
     name = label.partition("[")[0]
-    return {"list": "array", "dict": "object", "set": "array", "tuple": "array"}.get(name, name)
+    return [{"list": "array", "dict": "object", "set": "array", "tuple": "array"}.get(name, name)]
 
 
 def _at(at: tuple[str | int, ...], error: _Error) -> _Error:
@@ -184,7 +205,11 @@ EXPECTED: dict[str, str] = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "boolean"),
     **dict.fromkeys(("string_type", "string_sub_type", "string_unicode", "bytes_type"), "string"),
     **dict.fromkeys(
-        ("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type", "iteration_error"), "array"
+        (
+            *("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type", "iteration_error"),
+            "named_tuple_type",
+        ),
+        "array",
     ),
     **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"), "object"),
     "none_required": "null",
@@ -195,6 +220,7 @@ EXPECTED: dict[str, str] = {
     **dict.fromkeys(("uuid_type", "uuid_parsing"), "UUID"),
     **dict.fromkeys(("url_type", "url_parsing"), "URL"),
     "path_type": "path",
+    **{f"ip_v{n}_{kind}": f"IPv{n} {kind}" for n in (4, 6) for kind in ("address", "network", "interface")},
 }
 
 _Context = dict[str, Any]
@@ -213,9 +239,7 @@ BROKEN: dict[str, Callable[[_Context], str]] = {
     "too_short": lambda c: f"must have at least {format_count(c['min_length'], c['noun'])}",
     "too_long": lambda c: f"must have at most {format_count(c['max_length'], c['noun'])}",
     "string_pattern_mismatch": lambda c: f"must match the pattern {c['pattern']}",
-    "literal_error": lambda c: f"expected {_format_choices(c['expected'], c['asked'])}",
-    "enum": lambda c: f"expected {_format_choices(c['expected'], c['asked'])}",
-    "union_tag_invalid": lambda c: f"expected {_format_choices(c['expected_tags'], c['asked'])}",
+    "union_tag_invalid": lambda c: f"expected {format_alternatives(_list_choices(c['expected_tags']), c['asked'])}",
 }
 
 
@@ -281,14 +305,27 @@ def describe_unknown_argument(outer: tuple[str | int, ...], name: str, known: It
     return Problem("", f"unknown argument {format_short_json(name)}{rest}")
 
 
-def _format_choices(text: str, asked: str) -> str:
-    """Python's list of choices in JSON's spelling."""
-    choices = [choice for choice in _CHOICE.findall(text) if choice != "or"]
-    text = format_alternatives(choices, asked)
-    return re.sub(r"(?<!['\w])(True|False|None)(?!['\w])", lambda found: _WORDS[found[0]], text).replace("'", '"')
+@lru_cache(maxsize=16)
+def _list_choices(text: str) -> tuple[str, ...]:
+    """Python's list of choices in JSON's spelling. Of an enum's member, `<Color.RED: 'red'>`, that is its value."""
+    return tuple(filter(None, map(_spell_choice, _CHOICE.finditer(text))))
 
 
-_CHOICE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,]+""")
+def _spell_choice(found: re.Match[str]) -> str:
+    quoted, other = found.groups()
+    if quoted is None:
+        return "" if other == "or" else _WORDS.get(other, other)
+    inner = quoted[1:-1]
+    return f'"{inner}"' if quoted[0] == '"' else '"{}"'.format(inner.replace("\\'", "'").replace('"', '\\"'))
+
+
+_CHOICE = re.compile(
+    r"""(?:<[\w.]+:\ )?(?:
+    ('(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
+    | ([\[{].*?[\]}](?=,\ |$) | [^\s,>]+))>?""",
+    re.VERBOSE,
+)
+_CHOICE_ERRORS = {"literal_error", "enum"}
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 
 

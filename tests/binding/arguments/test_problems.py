@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Any, Literal
+import enum
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 from fastapi import Path, Query
-from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr, create_model, field_validator
+from pydantic import AfterValidator, BaseModel, Field, HttpUrl, SecretBytes, SecretStr, create_model, field_validator
 
 from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.signature import read_signature
@@ -107,8 +110,8 @@ LINES: list[tuple[Any, Any, str]] = [
     (int | list[str], {"a": 1}, 'x: expected integer or array, got {"a":1}'),
     (int | list[int], ["a"], 'x[0]: expected integer, got "a"'),
     (int | Order, {"items": [{}]}, "x.items[0].qty: missing"),
-    (Cat | Dog | int, {"kind": "cow"}, 'x: expected Cat, Dog or integer, got {"kind":"cow"}'),
-    (list[Cat | Dog], [{"kind": 1}], 'x[0]: expected Cat or Dog, got {"kind":1}'),
+    (Cat | Dog | int, {"kind": "cow"}, 'x.kind: expected "cat" or "dog", got "cow"'),
+    (list[Cat | Dog], [{"kind": 1}], 'x[0].kind: expected "cat" or "dog", got 1'),
     (int | Annotated[str, Field(min_length=3)], "a", 'x: must have at least 3 characters, got "a"'),
     (PetByKind, {"kind": "cow"}, 'x.kind: expected "cat" or "dog", got "cow"'),
     (PetByKind, {}, "x.kind: missing"),
@@ -219,3 +222,137 @@ def test_a_secret_is_never_shown(annotation: Any, value: Any, line: str | None) 
 
 def test_what_is_beside_a_secret_is_shown() -> None:
     assert told(Login, {"user": 777, "password": "long enough"}) == ["x.user: expected string, got 777"]
+
+
+class Shade(enum.Enum):
+    DARK = "dark"
+    LIGHT = "light"
+    NONE = "none"
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+    LARGE = 2
+
+
+class Shape(enum.Enum):
+    SQUARE = (1, 1)
+    NAMED = {"a": 1}
+    DATED = datetime.date(2026, 1, 31)
+
+
+class Mode(enum.Enum):
+    READ = ("r",)
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        return cls.READ if value == "read" else None
+
+
+class Bits(enum.Flag):
+    A = 1
+    B = 2
+
+
+class Size2D(NamedTuple):
+    width: int
+    height: int
+
+
+class Night(BaseModel):
+    shade: Literal[Shade.DARK]
+    hours: int
+
+
+class Day(BaseModel):
+    shade: Literal[Shade.LIGHT]
+
+
+@for_each_row(
+    ("annotation", "value", "problem"),
+    [
+        (Literal[Shade.DARK], "light", 'x: expected "dark", got "light"'),
+        (Literal[Shade.DARK, Shade.LIGHT], "DARK", 'x: expected "dark" or "light", got "DARK"'),
+        (Literal[Shade.DARK, "odd", 3], "light", 'x: expected "dark", "odd" or 3, got "light"'),
+        (Literal[Size.SMALL], 2, "x: expected 1, got 2"),
+        (Literal[Size.SMALL], [], "x: expected 1, got []"),
+        (Annotated[Night | Day, Field(discriminator="shade")], {"shade": "odd"}, 'x.shade: expected "dark" or "light"'),
+        (Annotated[Night | Day, Field(discriminator="shade")], {"shade": "dark"}, "x.hours: missing"),
+        (Shape, [1], 'x: expected [1,1], {"a":1} or "2026-01-31", got [1]'),
+        (Literal["a", "b"] | int, "c", 'x: expected "a", "b" or integer, got "c"'),
+        (Shade | int | Literal[True], "c", 'x: expected "dark", "light", "none", integer or true, got "c"'),
+        (Literal["it's", 'a "b"', "c, d"], "e", 'x: expected "it\'s", "a \\"b\\"" or "c, d", got "e"'),
+    ],
+)
+def test_choices_are_named_as_a_caller_writes_them(annotation: Any, value: Any, problem: str) -> None:
+    [said] = told(annotation, value)
+    assert said.startswith(problem)
+
+
+@for_each_row(
+    ("annotation", "sent", "value"),
+    [
+        (Literal[Shade.DARK], "dark", Shade.DARK),
+        (Shape, [1, 1], Shape.SQUARE),
+        (list[Shape], [{"a": 1}, "2026-01-31"], [Shape.NAMED, Shape.DATED]),
+        (Shape, Shape.NAMED, Shape.NAMED),
+        (Mode, ["r"], Mode.READ),
+        (Mode, "read", Mode.READ),
+        (Literal[Shade.DARK, "dark"], "dark", "dark"),
+        (Literal[b"a"], "a", b"a"),
+        (Bits, 3, Bits.A | Bits.B),
+        (Literal[Size.LARGE, "odd"], 2, Size.LARGE),
+        (Literal[Size.LARGE, "odd"], "odd", "odd"),
+        (list[Literal[Shade.DARK]] | None, ["dark"], [Shade.DARK]),
+        (Annotated[Night | Day, Field(discriminator="shade")], {"shade": "light"}, Day(shade=Shade.LIGHT)),
+        (Annotated[Night | Day, Field(discriminator="shade")], Day(shade=Shade.LIGHT), Day(shade=Shade.LIGHT)),
+    ],
+)
+def test_a_choice_is_taken_as_the_schema_lists_it(annotation: Any, sent: Any, value: Any) -> None:
+    def tool(x): ...  # type: ignore[no-untyped-def]
+
+    tool.__annotations__["x"] = annotation
+    assert arguments(tool).validate({"x": sent}) == {"x": value}
+
+
+def test_flags_that_are_combined_fit_their_schema() -> None:
+    def tool(x: Bits) -> None: ...
+
+    assert arguments(tool).publish_schema()["properties"]["x"] == {
+        "type": "integer",
+        "title": "Bits",
+        "description": "A sum of 1 = A, 2 = B",
+    }
+
+
+class Batch(BaseModel):
+    items: Iterable[Item]
+
+
+@for_each_row(
+    ("annotation", "value", "problem"),
+    [
+        (Iterable[Item] | None, [{"qty": "x"}], 'x[0].qty: expected integer, got "x"'),
+        (list[Iterable[Item]], [[{}]], "x[0][0].qty: missing"),
+        (Batch, {"items": [{"qty": 1}, 2]}, "x.items[1]: expected object, got 2"),
+    ],
+)
+def test_the_items_of_an_iterable_are_checked_before_the_function_runs(
+    annotation: Any, value: Any, problem: str
+) -> None:
+    assert told(annotation, value) == [problem]
+
+
+@for_each_row(
+    ("annotation", "value", "problem"),
+    [
+        (Night | Day, {"shade": "odd"}, 'x.shade: expected "dark" or "light", got "odd"'),
+        (Cat | Dog, {}, "x.kind: missing"),
+        (Item | Dog, {}, "x: expected Item or Dog, got {}"),
+        (IPv4Address | IPv6Address, "here", 'x: expected IPv4 address or IPv6 address, got "here"'),
+        (HttpUrl, "ftp://a", "x: URL scheme should be 'http' or 'https', got \"ftp://a\""),
+        (Size2D, "wide", 'x: expected array, got "wide"'),
+    ],
+)
+def test_what_no_member_of_a_union_takes_is_named(annotation: Any, value: Any, problem: str) -> None:
+    assert told(annotation, value) == [problem]

@@ -8,8 +8,9 @@ import enum
 import math
 import re
 import socket
+import sys
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, Type
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, RootModel, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, EmailStr, Field, Json, RootModel, SecretStr
 
 from defserve.base.hidden_characters import has_hidden_characters
 from defserve.binding.arguments import ArgumentsSchema, require_annotation_schemas
@@ -291,6 +292,8 @@ class TestValidation:
             (Decimal, "1.5", Decimal("1.5")),
             (SecretStr, "s", SecretStr("s")),
             (Iterable[Point], [{"x": 1}], [Point(1)]),
+            (Iterable[Point] | None, [{"x": 1}], [Point(1)]),
+            (Collection[Point], [{"x": 1}], [Point(1)]),
             (RootModel[list[int]], [1], RootModel[list[int]]([1])),
             (Annotated[int, AfterValidator(lambda n: n + 1)], 1, 2),
         ],
@@ -657,3 +660,9 @@ def test_a_schema_that_no_client_could_read_is_refused_before_it_breaks_the_list
 ) -> None:
     with pytest.raises(UsageError, match=rf"tool: parameter 'x': .* has no JSON form \({problem}"):
         one(annotation)
+
+
+def test_a_type_that_needs_a_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "email_validator", None)
+    with pytest.raises(UsageError, match=r"email-validator is not installed\n  fix: run `pip install"):
+        one(EmailStr)

@@ -59,7 +59,7 @@ def find_parameter_guards(item: Item[Any] | Completion) -> dict[str, list[Argume
 def _core(item: Item[Any] | Completion, annotation: Any, subject: str) -> Any:
     """The core schema of a parameter. None beside a schema of the author's own, if the type has no JSON form."""
     try:
-        return require_annotation_schemas(annotation, where=item.where, subject=subject).pydantic_core_schema
+        return require_annotation_schemas(annotation, where=item.where, subject=subject).core
     except UsageError:
         if isinstance(item.function.arguments, ArgumentsSchema):
             raise
