@@ -306,13 +306,13 @@ class HttpConnection(StallGuard):
             self._scanned = len(self._buffer)
             return
         head = read_head(self._buffer[:end])
-        self._buffer, self._scanned = self._buffer[end:], 0
-        self._stop_waiting()
         if self._has_no_room():
             raise BadRequest("too many connections are open; try again later", 503)
         if head.upgrade == b"websocket" and self.state.open_websocket is not None:
-            self._upgrade(head)
+            self._upgrade(head, end)
             return
+        self._buffer, self._scanned = self._buffer[end:], 0
+        self._stop_waiting()
         body = ChunkedBody() if head.length is None else LengthBody(head.length)
         scope: dict[str, Any] = head.make_scope()
         request = HttpRequest(self, self.complete_scope(scope))
@@ -374,11 +374,11 @@ class HttpConnection(StallGuard):
     def _has_no_room(self) -> bool:
         return len(self.state.connections) > self.state.limits.connections
 
-    def _upgrade(self, head: RequestHead) -> None:
-        """Hand the connection over to the protocol of WebSockets."""
+    def _upgrade(self, head: RequestHead, end: int) -> None:
+        """Hand the connection over to the protocol of WebSockets, which begins behind the head."""
         if head.method != "GET" or head.version != "1.1" or head.length != 0:
             raise BadRequest("a connection is upgraded with GET, in HTTP/1.1")
-        rest, self._buffer = self._buffer, b""
+        rest, self._buffer = self._buffer[end:], b""
         make = self.state.open_websocket
         assert make is not None
         self._leave()
@@ -433,18 +433,22 @@ class HttpConnection(StallGuard):
 
     def _refuse(self, problem: BadRequest) -> None:
         """End the connection: with a refusal, unless its client waits for another response."""
-        request = self.request
+        request, is_head = self.request, self._buffer.startswith(b"HEAD ")
         if request is not None:
             if request.has_started:
                 self.transport.abort()  # in the middle of a response no refusal can be sent
                 return
-            self.request = None
+            self.request, is_head = None, request.is_head
             request.on_client_left()
+        elif self._body is not None:
+            self._linger()  # the request has its response
+            return
         if self.transport.is_closing():
             return
         body = encode({"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": problem.text}})
         self.transport.write(
-            b"%b%d\r\nconnection: close\r\n\r\n%b" % (JSON_RESPONSE_HEADS[problem.status], len(body), body)
+            b"%b%d\r\nconnection: close\r\n\r\n%b"
+            % (JSON_RESPONSE_HEADS[problem.status], len(body), b"" if is_head else body)
         )
         self._linger()
 
