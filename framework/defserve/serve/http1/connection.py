@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from defserve.core.engine import await_started_coroutine
 from defserve.core.messages import INVALID_REQUEST, encode
 from defserve.limits import Limits
 from defserve.serve.asyncio_engine import EagerTaskStarter
@@ -36,6 +38,9 @@ from defserve.serve.http1.request import (
     RequestHeadCache,
 )
 from defserve.serve.sockets import PEER_USER_KEY, KnownHeadApp, get_client_network, get_peer_user
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 KEEP_ALIVE_SECONDS: Final = 75.0
 MAX_STALL_SECONDS: Final = 30.0
@@ -77,6 +82,17 @@ class HttpServerState:
         self.is_retiring = False
         self.open_websocket: Callable[[HttpConnection, RequestHead, bytes], asyncio.Protocol] | None = None
         self._starter: EagerTaskStarter | None = None
+
+    def add_connection(self, connection: Any) -> None:
+        """Count a connection. If there are too many then, the oldest idle one gives way."""
+        self.connections.add(connection)
+        if len(self.connections) > self.limits.connections:
+            self.connections.discard(self.crowd.close_oldest_idle())  # now: it may end after the next request comes
+        self.crowd.add(connection.address, connection)
+
+    def remove_connection(self, connection: Any) -> None:
+        self.connections.discard(connection)
+        self.crowd.discard(connection.address, connection)
 
     def start_task(self, work: Any) -> None:
         """Run a coroutine in an empty context: a request sees no context variables of another. Its first step is taken
@@ -203,17 +219,13 @@ class HttpConnection(StallGuard):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self.transport: Any = transport
         self._loop = asyncio.get_running_loop()
-        state = self.state
-        state.connections.add(self)
-        get = transport.get_extra_info
-        self.client, self.server = _get_address(get("peername")), _get_address(get("sockname"))
+        state, get = self.state, transport.get_extra_info
+        self.client, self.server = get_address(get("peername")), get_address(get("sockname"))
         if get("sslcontext") is not None:
             self.scheme = "https"
         if state.knows_peer_user:
             self._user = get_peer_user(get("socket"))
-        if len(state.connections) > state.limits.connections:
-            state.connections.discard(state.crowd.close_oldest_idle())  # now: it may end after the next request comes
-        state.crowd.add(self.address, self)
+        state.add_connection(self)
         self._is_closing = state.is_retiring
         self._await(_HEAD, state.limits.header)
 
@@ -268,8 +280,7 @@ class HttpConnection(StallGuard):
     def _leave(self) -> None:
         """This connection is no longer one of HTTP: it has ended, or another protocol has it."""
         self._is_over = True
-        self.state.connections.discard(self)
-        self.state.crowd.discard(self.address, self)
+        self.state.remove_connection(self)
         self.cancel_timer()
 
     # -- reading -----------------------------------------------------------------------------------------
@@ -536,6 +547,67 @@ class HttpConnection(StallGuard):
         return self.client[0] if self.client is not None else ""
 
 
+class TlsHandshake(asyncio.Protocol):
+    """A connection until its TLS handshake is done. It counts as any other, and gives way as an idle one."""
+
+    is_idle = True
+
+    def __init__(self, connection: HttpConnection, context: SSLContext) -> None:
+        self.state, self.address = connection.state, ""
+        self._connection, self._context = connection, context
+        self._is_over = self._is_ending = False
+        self._early = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        client = get_address(transport.get_extra_info("peername"))
+        self.address = client[0] if client is not None else ""
+        self.state.add_connection(self)
+        work = self._run()
+        with suppress(StopIteration):  # it has ended
+            # The first step is taken here, so that no byte is read before it.
+            self.state.start_task(await_started_coroutine(work, work.send(None)))
+
+    def data_received(self, data: bytes) -> None:
+        """The first part of a request, with the end of the handshake."""
+        self._early += data
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        tls: Any = None
+        try:
+            seconds = self.state.limits.header
+            tls = await loop.start_tls(
+                self.transport, self, self._context, server_side=True, ssl_handshake_timeout=seconds
+            )
+        except OSError:
+            pass  # it is closed
+        finally:
+            self._is_over = True
+            self.state.remove_connection(self)
+        if tls is None or tls.is_closing():
+            return
+        connection = self._connection
+        tls.set_protocol(connection)
+        connection.connection_made(tls)
+        if self._early:
+            connection.data_received(self._early)
+        if self._is_ending:
+            connection.shut_down()
+
+    def shut_down(self) -> None:
+        """The server stops. A handshake has a moment, as an idle connection has."""
+        self._is_ending = True
+        asyncio.get_running_loop().call_later(CLOSE_LINGER_SECONDS, self._abort)
+
+    def _abort(self) -> None:
+        if not self._is_over:
+            self.transport.abort()
+
+    def retire(self) -> None:
+        """Nothing to do: after the handshake, the connection knows it."""
+
+
 class FinalReader(asyncio.Protocol):
     """Reads a connection whose last response is written, and drops what comes: for a moment, and not very much."""
 
@@ -559,6 +631,6 @@ class FinalReader(asyncio.Protocol):
         self._served.connection_lost(exc)
 
 
-def _get_address(found: Any) -> tuple[str, int] | None:
+def get_address(found: Any) -> tuple[str, int] | None:
     """The host and the port; None for a unix socket."""
     return None if found is None or isinstance(found, (str, bytes)) else (str(found[0]), int(found[1]))
