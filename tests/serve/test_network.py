@@ -274,7 +274,7 @@ async def test_who_does_not_shake_hands_is_hung_up_on_as_soon_as_who_sends_no_he
         assert not listener.state.connections
 
 
-@pytest.mark.parametrize("shakes_hands", [False])
+@pytest.mark.parametrize("shakes_hands", [False, True])
 async def test_who_never_reads_does_not_hold_the_end_of_a_tls_server(certificate: dict[str, str], shakes_hands: bool):
     trusting = ssl.create_default_context(cafile=certificate["certfile"])
     async with listener_of_nothing(certificate, Limits(), 30) as (listener, place):

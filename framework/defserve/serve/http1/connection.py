@@ -47,6 +47,8 @@ MAX_STALL_SECONDS: Final = 30.0
 # How long an idle connection stays when the server stops: a request may be on its way.
 CLOSE_LINGER_SECONDS: Final = 0.25
 CLOSE_STEP_SECONDS: Final = 0.01
+# How long such a connection waits for the answer to the end of TLS.
+TLS_CLOSE_SECONDS: Final = 0.5
 # How long a refused connection is read, so that its client gets the refusal.
 REFUSAL_LINGER_SECONDS: Final = 1.0
 FIRST_PROBE_SECONDS: Final = 0.25
@@ -530,6 +532,9 @@ class HttpConnection(StallGuard):
     def _close_idle(self) -> None:
         if self.request is None and not self._is_over:
             self.transport.close()
+            if self.scheme == "https" and not self.is_write_paused:
+                # A client that keeps it for later does not read, so it does not answer the end of TLS.
+                self._loop.call_later(TLS_CLOSE_SECONDS, self.transport.abort)
 
     def retire(self) -> None:
         """The next head is the last, and says so. The connection isn't closed before: its client must be told first."""
