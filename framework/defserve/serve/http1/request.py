@@ -203,6 +203,9 @@ class HttpRequest:
         else:
             chunks = False
         self._left, self._is_chunked = left, chunks
+        if self.expects_continue:
+            # It was not told to send its body, so it may send another request instead: nobody knows which comes.
+            self.keeps_alive = False
         if not self.keeps_alive:
             lines.append(b"connection: close\r\n")
         elif self.is_old:
@@ -280,6 +283,7 @@ class HttpRequest:
             or self.is_disconnected
             or self._head_bytes is not None
             or not self.keeps_alive
+            or self.expects_continue
             or self.is_old
             or self.is_head
             or connection.is_write_paused
