@@ -13,7 +13,7 @@ from defserve import Server
 from defserve.auth.local_token import publish_local_key
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp
-from defserve.serve.http1.connection import HttpConnection
+from defserve.serve.http1.connection import HttpConnection, TlsHandshake
 from defserve.serve.network import Listener
 from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import bind_sockets
@@ -106,10 +106,13 @@ async def _accept(where: Listening, one: socket.socket) -> asyncio.Server:
             where.received += len(data)
             super().data_received(data)
 
-    listener, loop = where.listener, asyncio.get_running_loop()
-    certificate = listener._certificate
-    context = certificate.context if certificate is not None else None
-    return await loop.create_server(lambda: CountedConnection(listener.state), sock=one, ssl=context)
+    listener = where.listener
+
+    def make() -> asyncio.Protocol:
+        connection, certificate = CountedConnection(listener.state), listener._certificate
+        return connection if certificate is None else TlsHandshake(connection, certificate.context)
+
+    return await asyncio.get_running_loop().create_server(make, sock=one)
 
 
 async def _end(listener: Any, servers: list[asyncio.Server]) -> None:

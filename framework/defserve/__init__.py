@@ -6,10 +6,11 @@ Here is what plain authoring needs. The rest is in modules named by their subjec
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from defserve.base.exports import make_lazy_getattr
 from defserve.base.version import VERSION as __version__
+
+# Not that of `typing`, which takes long to import: while a command imports this, Ctrl-C shows a traceback.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from defserve.auth import JWT, ApiKeys, Auth

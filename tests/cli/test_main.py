@@ -55,6 +55,32 @@ def test_an_unknown_command_is_wrong_usage(defserve: Run):
     assert "there is no command 'xyzzy'" in err and "run, dev, install, uninstall" in err
 
 
+# As the script `defserve` does. Ctrl-C comes when a module is about to be imported.
+INTERRUPTED = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+{start}
+"""
+STARTS = {
+    "the script": "from defserve.__main__ import main; sys.exit(main())",
+    "the module": "import runpy; runpy.run_module('defserve', run_name='__main__')",
+}
+
+
+@pytest.mark.parametrize("module", ["defserve.cli", "defserve.cli.exits", "defserve.errors"])
+@pytest.mark.parametrize("start", STARTS)
+def test_ctrl_c_while_modules_are_imported_ends_a_command_quietly(start: str, module: str):
+    code = INTERRUPTED.format(start=STARTS[start])
+    ended = subprocess.run([sys.executable, "-c", code, module], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("word", ["server.py", "src/server.py:catalogue", "http://127.0.0.1:8000/mcp"])
 def test_a_server_without_a_command_is_told_which_commands_take_it(defserve: Run, word: str):
     assert f"defserve list {word} shows what it offers" in defserve(word).err

@@ -126,6 +126,13 @@ async def test_a_participant_reads_how_much_it_has_sent_in_this_minute():
             assert (await running.http("POST", path, {}, **ADMIN))[0] == 405
 
 
+async def test_the_response_to_a_head_request_has_no_body():
+    async with gateway() as running:
+        assert await running.http("HEAD", "/healthz") == (405, "")
+        assert await running.http("HEAD", "/nothing") == (404, "")
+        assert await running.http("HEAD", "/healthz", transfer_encoding="chunked") == (411, "")
+
+
 def test_messages_are_counted_by_the_minute():
     member = GatewayTopic("demo")
     window = TopicMember.__new__(TopicMember)

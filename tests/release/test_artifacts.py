@@ -115,7 +115,7 @@ def test_the_entry_points_lead_to_something(artifacts: Artifacts) -> None:
     parser.read_string(artifacts.in_wheel()[f"defserve-{VERSION}.dist-info/entry_points.txt"].decode())
     found = {group: dict(parser[group]) for group in parser.sections()}
     assert found == {
-        "console_scripts": {"defserve": "defserve.cli:main"},
+        "console_scripts": {"defserve": "defserve.__main__:main"},
         "pytest11": {"defserve": "defserve.testing.plugin"},
     }
     targets = [value.partition(":")[0] for group in found.values() for value in group.values()]

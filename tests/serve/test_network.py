@@ -11,7 +11,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -242,7 +243,12 @@ async def test_https_and_wss_are_served_with_a_certificate(certificate: dict[str
             assert "sealed" in str(await over.recv())
 
 
-async def test_who_does_not_shake_hands_is_hung_up_on_as_soon_as_who_sends_no_head(certificate: dict[str, str]):
+@asynccontextmanager
+async def listener_of_nothing(
+    certificate: dict[str, str], limits: Limits, seconds: float = 0
+) -> AsyncGenerator[tuple[Listener, tuple[str, int]]]:
+    """A listener and its address. At the end of the block it has so many seconds to end."""
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for kind in ("startup", "shutdown"):
             await receive()
@@ -251,15 +257,77 @@ async def test_who_does_not_shake_hands_is_hung_up_on_as_soon_as_who_sends_no_he
     started, address = asyncio.Event(), Address.parse("https://127.0.0.1:0/mcp")
     options = NetworkOptions(**certificate, started=lambda _: started.set())
     with bind_sockets(address) as sockets:
-        listener = Listener(app, address, options, Limits(header=0.2), lambda: None)
+        listener = Listener(app, address, options, limits, lambda: None)
         serving = asyncio.create_task(listener.serve(sockets))
         await started.wait()
+        yield listener, sockets[0].getsockname()
+        listener.leave(seconds)
+        assert await serving == 0
+
+
+async def test_who_does_not_shake_hands_is_hung_up_on_as_soon_as_who_sends_no_head(certificate: dict[str, str]):
+    async with listener_of_nothing(certificate, Limits(header=0.2)) as (listener, place):
         async with asyncio.timeout(20):  # by itself, asyncio waits for a minute
-            reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
+            reader, writer = await asyncio.open_connection(*place)
             assert await reader.read() == b""
             writer.close()
-        listener.leave(0)
-        assert await serving == 0
+        assert not listener.state.connections
+
+
+@pytest.mark.parametrize("shakes_hands", [False, True])
+async def test_who_never_reads_does_not_hold_the_end_of_a_tls_server(certificate: dict[str, str], shakes_hands: bool):
+    trusting = ssl.create_default_context(cafile=certificate["certfile"])
+    async with listener_of_nothing(certificate, Limits(), 30) as (listener, place):
+        one = await asyncio.to_thread(socket.create_connection, place)
+        if shakes_hands:  # as a client that keeps its connection for later
+            one = await asyncio.to_thread(trusting.wrap_socket, one, server_hostname=place[0])
+        await until(lambda: len(listener.state.connections) == 1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 15
+    one.close()
+
+
+async def test_tls_handshakes_that_are_not_finished_are_counted_and_give_way(certificate: dict[str, str]):
+    trusting = ssl.create_default_context(cafile=certificate["certfile"])
+    limits = Limits(connections=20)
+    async with listening(shop(limits), "https://127.0.0.1:0/mcp", **certificate) as where:
+        flood = [await where.connect() for _ in range(100)]
+        for number, (_, writer) in enumerate(flood):
+            if number % 2:
+                writer.write(b"\x16\x03\x01")  # the beginning of a hello
+        await until(lambda: sum(reader.at_eof() or reader.exception() is not None for reader, _ in flood) >= 80)
+        assert where.connections == 20
+        reader, writer = await asyncio.open_connection(where.address.host, where.address.port, ssl=trusting)
+        writer.write(request(*headers_for(), "connection: close", body=a_call(text="fine")))
+        assert said(await reader.read()) == "fine"
+        for _, each in flood:
+            each.transport.abort()
+        writer.close()
+        await until(lambda: where.connections == 0)
+
+
+async def test_a_request_that_comes_with_the_end_of_the_tls_handshake_is_answered(certificate: dict[str, str]):
+    trusting = ssl.create_default_context(cafile=certificate["certfile"])
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = trusting.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    async with listening(shop(), "https://127.0.0.1:0/mcp", **certificate) as where:
+        reader, writer = await where.connect()
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(65536))
+        tls.write(request(*headers_for(), body=a_call(text="at once")))
+        writer.write(outgoing.read())
+        response = b""
+        while b'"at once"' not in response:
+            incoming.write(await reader.read(65536))
+            with suppress(ssl.SSLWantReadError):  # a ticket is no data
+                response += tls.read()
+        assert said(response) == "at once"
+        writer.transport.abort()
 
 
 @for_each_row("scheme", ["https", "wss"])

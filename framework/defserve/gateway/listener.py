@@ -139,7 +139,7 @@ class GatewayConnection(ServerConnection):
     def _read_plain(self, reader: RequestReader, data: bytes) -> None:
         request = reader.feed(data)
         if isinstance(request, GatewayResponse):
-            self._reply(request)
+            self._reply(request, is_head=reader.is_head)
         elif request is not None and self.transport.is_reading():
             self.transport.pause_reading()
             self._endpoint.tasks.start(self._answer(request))
@@ -152,10 +152,10 @@ class GatewayConnection(ServerConnection):
             # An author's verifier may raise the token itself: a KeyError, for instance.
             log.exception("a request to the gateway failed", extra={"secrets": [request.token() or ""]})
             response = make_problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the gateway could not answer")
-        self._reply(response)
+        self._reply(response, is_head=request.verb == "HEAD")
 
-    def _reply(self, response: GatewayResponse) -> None:
-        self.transport.write(response.encode())
+    def _reply(self, response: GatewayResponse, *, is_head: bool) -> None:
+        self.transport.write(response.encode(is_head=is_head))
         self.transport.close()
 
     def process_event(self, event: Event) -> None:

@@ -71,10 +71,10 @@ class GatewayResponse(NamedTuple):
         sizes = [("Content-Type", self.media_type), ("Content-Length", str(len(self.body)))]
         return [*sizes, ("Connection", "close"), ("Cache-Control", "no-store"), *self.headers]
 
-    def encode(self) -> bytes:
-        """The bytes of the response."""
+    def encode(self, *, is_head: bool = False) -> bytes:
+        """The bytes of the response. The one to HEAD has no body."""
         lines = [f"HTTP/1.1 {self.status.value} {self.status.phrase}", *map(": ".join, self.fields())]
-        return "\r\n".join([*lines, "", ""]).encode() + self.body
+        return "\r\n".join([*lines, "", ""]).encode() + (b"" if is_head else self.body)
 
 
 def make_problem_response(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> GatewayResponse:
@@ -88,6 +88,11 @@ class RequestReader:
         self._data = bytearray()
         self._head: GatewayRequest | None = None
         self._length = 0
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the request is for HEAD."""
+        return self._data.startswith(b"HEAD ") if self._head is None else self._head.verb == "HEAD"
 
     def feed(self, data: bytes) -> GatewayRequest | GatewayResponse | None:
         """The request, a response to one that cannot be read, or None if more bytes have to come."""

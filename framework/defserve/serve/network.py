@@ -11,7 +11,6 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.redaction import get_logger
@@ -19,7 +18,7 @@ from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.serve.address import TLS_SCHEMES, Address
 from defserve.serve.connection import INTERRUPTED_EXIT_CODE
-from defserve.serve.http1.connection import HttpConnection, HttpServerState
+from defserve.serve.http1.connection import HttpConnection, HttpServerState, TlsHandshake
 from defserve.serve.sockets import (
     LISTEN_BACKLOG,
     AddressNormalizer,
@@ -170,13 +169,9 @@ class Listener:
 
     async def _listen(self, sockets: list[socket.socket]) -> None:
         assert self._loop is not None
-        context = self._certificate.context if self._certificate is not None else None
         backlog = ACCEPTED_IN_A_ROW if type(self._loop).__module__.startswith("asyncio") else LISTEN_BACKLOG
-        # Whoever has not shaken hands is no connection yet, which could give way to others.
-        seconds = self.state.limits.header if context is not None else None
-        make = partial(self._loop.create_server, ssl=context, ssl_handshake_timeout=seconds, backlog=backlog)
         for each in sockets:
-            self._servers.append(await make(lambda: HttpConnection(self.state), sock=each))
+            self._servers.append(await self._loop.create_server(self._make_protocol, sock=each, backlog=backlog))
             each.listen(LISTEN_BACKLOG)
         if self._options.started is not None:
             self._options.started(self)
@@ -184,6 +179,11 @@ class Listener:
             self._options.show_address(str(resolve_bound_address(self._address, sockets[0])))
         if self._options.announce is not None:
             await self._options.announce()
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        connection = HttpConnection(self.state)
+        # Not `create_server(ssl=…)`: it shows a connection when its handshake is done, and so nobody could count it.
+        return connection if self._certificate is None else TlsHandshake(connection, self._certificate.context)
 
     async def _shut_down(self) -> None:
         """Stop listening, let responses finish, and cut off what takes too long."""

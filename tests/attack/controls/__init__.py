@@ -28,7 +28,7 @@ A function of a class is replaced. The row fails with "evil.example: the call ra
 A bound is lifted. A name of a module is bound anew wherever it was imported:
 
     def keep_any_head(patch: Patch) -> None:
-        patch.set("defserve.serve.http1.request:MAX_KNOWN_HEADS", 10**9)
+        patch.set("defserve.serve.http1.request:MAX_KNOWN_HEADS_BYTES", 10**9)
 
     FAMILY.add("heads", heads, Control(keep_any_head, "heads of 14 kB: .* MB more"))
 

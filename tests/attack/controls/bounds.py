@@ -51,7 +51,7 @@ def watch_anything(patch: Patch) -> None:
 
 
 def know_every_head(patch: Patch) -> None:
-    patch.set("defserve.serve.http1.request:MAX_KNOWN_HEADS", 10**9)
+    patch.set("defserve.serve.http1.request:MAX_KNOWN_HEADS_BYTES", 10**9)
     patch.set("defserve.serve.http1.request:MAX_KNOWN_HEAD_BYTES", 10**9)
     patch.set("defserve.serve.http1.connection:MAX_LEARNED_HEADS", 10**9)
 

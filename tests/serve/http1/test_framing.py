@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve import Server
+from defserve import Limits, Server
 from defserve.serve.http1.framing import BadRequest, ChunkedBody, find_head_end, read_head
 from tests.listening import listening
 from tests.rows import for_each_row
@@ -123,6 +123,45 @@ async def test_what_two_readers_could_read_in_two_ways_is_refused(name: str):
     assert b"connection: close" in said.lower()
     # A request whose chunks are bad may have been answered before they came.
     assert said.startswith(b"HTTP/1.1 %d " % status) or name in BAD_CHUNKS, said
+
+
+# A request for HEAD that is refused, and the status. A field that is too long is 40,000 bytes of one.
+REFUSED_HEADS: dict[str, tuple[bytes, int]] = {
+    "a header without a colon": (head("content-length 5", start="HEAD / HTTP/1.1"), 400),
+    "a length that is no number": (head("content-length: x", start="HEAD / HTTP/1.1"), 400),
+    "behind a blank line": (b"\r\n" + head("content-length: x", start="HEAD / HTTP/1.1"), 400),
+    "a version that is not served": (head(start="HEAD / HTTP/2.0"), 505),
+    "an expectation that nobody meets": (head("expect: 200-ok", start="HEAD / HTTP/1.1"), 417),
+    "a head that is too long": (head("x: " + 40_000 * "x", start="HEAD / HTTP/1.1"), 431),
+    "a WebSocket": (head("connection: upgrade", "upgrade: websocket", start="HEAD / HTTP/1.1"), 400),
+    "chunks that are bad": (head("transfer-encoding: chunked", start="HEAD / HTTP/1.1") + b"x\r\n", 400),
+    "half a head that is never whole": (b"HEAD / HTTP/1.1\r\n", 408),
+}
+
+
+@for_each_row("name", REFUSED_HEADS)
+@pytest.mark.anyio
+async def test_the_refusal_of_a_head_request_has_no_body(name: str):
+    sent, status = REFUSED_HEADS[name]
+    async with listening(Server("any", "1", limits=Limits(header=0.2))) as where:
+        reader, writer = await where.connect()
+        writer.write(sent)
+        said = await reader.read()
+        writer.close()
+    assert said.startswith(b"HTTP/1.1 %d " % status)
+    assert said.endswith(b"\r\n\r\n") and said.count(b"\r\n\r\n") == 1, said
+
+
+@pytest.mark.anyio
+async def test_a_request_whose_rest_is_bad_gets_no_second_response():
+    async with listening(Server("any", "1")) as where:
+        reader, writer = await where.connect()
+        writer.write(head("transfer-encoding: chunked"))
+        said = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"no chunk\r\n")
+        said += await reader.read()
+        writer.close()
+    assert said.startswith(b"HTTP/1.1 404 ") and said.count(b"HTTP/1.1") == 1, said
 
 
 @pytest.mark.anyio

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.serve.http1.request import (
     MAX_KNOWN_HEAD_BYTES,
-    MAX_KNOWN_HEADS,
+    MAX_KNOWN_HEAD_FIELDS,
+    MAX_KNOWN_HEADS_BYTES,
     NO_KNOWN_HEAD,
     CachedRequestHead,
     RequestHeadCache,
@@ -124,10 +127,28 @@ def test_the_old_version_of_http_is_not_learnt():
 
 def test_too_many_are_forgotten_and_learnt_anew():
     heads = RequestHeadCache()
-    for number in range(MAX_KNOWN_HEADS + 1):
+    for number in range(MAX_KNOWN_HEADS_BYTES // 2000):
         heads.add_head(data := a_request(f"X: {number}"), scope_of(data))
         assert heads.find(data)[0] is not None
     assert heads.find(a_request("X: 0"))[0] is None
+
+
+@pytest.mark.parametrize("fields", [1, 20, MAX_KNOWN_HEAD_FIELDS - 5])
+def test_known_heads_take_little_memory_however_large_they_are(fields: int):
+    heads, size = RequestHeadCache(), 3_500 // fields - 10
+    tracemalloc.start()
+    try:
+        for number in range(1_500):
+            data = a_request(f"X: {number}", *(f"X-{field}: {size * 'x'}" for field in range(fields)))
+            assert heads.add_head(data, scope_of(data)) is not None
+        assert tracemalloc.get_traced_memory()[1] < 1.2 * MAX_KNOWN_HEADS_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_head_of_very_many_fields_is_not_learnt():
+    data = a_request(*(f"X{number}:" for number in range(MAX_KNOWN_HEAD_FIELDS)))
+    assert RequestHeadCache().add_head(data, scope_of(data)) is None
 
 
 @given(st.data(), st.binary(max_size=40))

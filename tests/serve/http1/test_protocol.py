@@ -168,6 +168,24 @@ async def test_who_asks_before_it_sends_is_told_to_go_on():
         writer.close()
 
 
+@for_each_row(
+    "verb, path, length, status", [("POST", "/nothing", 5, 404), ("PUT", "/mcp", 5, 405), ("POST", "/mcp", 10**9, 413)]
+)
+async def test_who_asks_before_it_sends_and_is_refused_hears_that_the_connection_ends(
+    verb: str, path: str, length: int, status: int
+):
+    """It need not send the body then, so what it sends next may be a body or a request."""
+    async with listening(parrot()) as where:
+        reader, writer = await where.connect()
+        about = "content-type: application/json", "expect: 100-continue", f"content-length: {length}"
+        writer.write(request(*about, verb=verb, path=path))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status) and b"connection: close" in head, head
+        writer.write(a_call("no body"))
+        assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+
+
 async def test_the_old_version_of_http_is_answered_and_closed():
     async with listening(parrot()) as where:
         await warm(where)

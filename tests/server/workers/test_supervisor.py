@@ -6,11 +6,13 @@ import asyncio
 import os
 import re
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from defserve.server.workers.supervisor import SupervisorTiming
 from defserve.stores.audit.stored_log import StoredAuditLog
 from tests.server.workers.group import QUICK, SERVER, group, write_server
 from tests.stores.redis_server import RedisServer
@@ -138,6 +140,30 @@ async def test_a_worker_that_hangs_says_where_and_is_replaced(tmp_path: Path, ca
             await hung
         assert int(await served.call("who")) == served.pids[0]
     assert "in block" in capfd.readouterr().err
+
+
+async def test_a_worker_that_is_stopped_is_killed_when_the_time_to_drain_is_over(tmp_path: Path):
+    file = write_server(tmp_path, source=SERVER.replace("drain=10", "drain=1"))
+    async with group(file, 2, timing=SupervisorTiming()) as served:
+        stopped, _ = served.pids
+        os.kill(stopped, signal.SIGSTOP)
+        began = time.monotonic()
+        served.supervisor.stop(0)
+        assert await served.ended == 0
+        assert 1 < time.monotonic() - began < 8, "the time to drain, and about 2 seconds"
+        assert served.said[1:] == [f"worker 1 (process {stopped}) did not end in time and was killed"]
+
+
+async def test_a_worker_whose_calls_take_too_long_is_in_time_to_answer_them(tmp_path: Path):
+    file = write_server(tmp_path, source=SERVER.replace("drain=10", "drain=1"))
+    async with group(file, 1, timing=SupervisorTiming()) as served:
+        mark = tmp_path / "mark"
+        never = asyncio.create_task(served.call("slow", path=str(mark)))
+        await until(mark.exists)
+        served.supervisor.stop(0)
+        assert await served.ended == 0
+        assert served.said == ["all serve"]
+        assert "shutting down" in await never
 
 
 async def test_a_program_that_is_gone_for_a_while_ends_nobody(tmp_path: Path):

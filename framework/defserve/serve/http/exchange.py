@@ -297,6 +297,8 @@ class Exchange(UnreadMessages):
 
         Raises TimeoutError if it is not there in time.
         """
+        if self._announces_more_than(limit):  # before it is read: reading tells the client to send it
+            return None
         steps = self._receive().__await__()
         try:
             waiting_for = next(steps)
@@ -306,13 +308,8 @@ class Exchange(UnreadMessages):
                 # The body came with the headers, so it needs no timer.
                 self._is_read = True
                 return message["body"] if len(message["body"]) <= limit else None
-            if self._announces_more_than(limit):
-                return None
             async with asyncio.timeout(seconds):
                 return await self._read_body(limit, message)
-        if self._announces_more_than(limit):
-            steps.close()
-            return None
         async with asyncio.timeout(seconds):
             return await self._read_body(limit, await await_started_coroutine(steps, waiting_for))
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from defserve.core.engine import await_started_coroutine
 from defserve.core.messages import INVALID_REQUEST, encode
 from defserve.limits import Limits
 from defserve.serve.asyncio_engine import EagerTaskStarter
@@ -37,11 +39,16 @@ from defserve.serve.http1.request import (
 )
 from defserve.serve.sockets import PEER_USER_KEY, KnownHeadApp, get_client_network, get_peer_user
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 KEEP_ALIVE_SECONDS: Final = 75.0
 MAX_STALL_SECONDS: Final = 30.0
 # How long an idle connection stays when the server stops: a request may be on its way.
 CLOSE_LINGER_SECONDS: Final = 0.25
 CLOSE_STEP_SECONDS: Final = 0.01
+# How long such a connection waits for the answer to the end of TLS.
+TLS_CLOSE_SECONDS: Final = 0.5
 # How long a refused connection is read, so that its client gets the refusal.
 REFUSAL_LINGER_SECONDS: Final = 1.0
 FIRST_PROBE_SECONDS: Final = 0.25
@@ -77,6 +84,17 @@ class HttpServerState:
         self.is_retiring = False
         self.open_websocket: Callable[[HttpConnection, RequestHead, bytes], asyncio.Protocol] | None = None
         self._starter: EagerTaskStarter | None = None
+
+    def add_connection(self, connection: Any) -> None:
+        """Count a connection. If there are too many then, the oldest idle one gives way."""
+        self.connections.add(connection)
+        if len(self.connections) > self.limits.connections:
+            self.connections.discard(self.crowd.close_oldest_idle())  # now: it may end after the next request comes
+        self.crowd.add(connection.address, connection)
+
+    def remove_connection(self, connection: Any) -> None:
+        self.connections.discard(connection)
+        self.crowd.discard(connection.address, connection)
 
     def start_task(self, work: Any) -> None:
         """Run a coroutine in an empty context: a request sees no context variables of another. Its first step is taken
@@ -203,17 +221,13 @@ class HttpConnection(StallGuard):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self.transport: Any = transport
         self._loop = asyncio.get_running_loop()
-        state = self.state
-        state.connections.add(self)
-        get = transport.get_extra_info
-        self.client, self.server = _get_address(get("peername")), _get_address(get("sockname"))
+        state, get = self.state, transport.get_extra_info
+        self.client, self.server = get_address(get("peername")), get_address(get("sockname"))
         if get("sslcontext") is not None:
             self.scheme = "https"
         if state.knows_peer_user:
             self._user = get_peer_user(get("socket"))
-        if len(state.connections) > state.limits.connections:
-            state.connections.discard(state.crowd.close_oldest_idle())  # now: it may end after the next request comes
-        state.crowd.add(self.address, self)
+        state.add_connection(self)
         self._is_closing = state.is_retiring
         self._await(_HEAD, state.limits.header)
 
@@ -268,8 +282,7 @@ class HttpConnection(StallGuard):
     def _leave(self) -> None:
         """This connection is no longer one of HTTP: it has ended, or another protocol has it."""
         self._is_over = True
-        self.state.connections.discard(self)
-        self.state.crowd.discard(self.address, self)
+        self.state.remove_connection(self)
         self.cancel_timer()
 
     # -- reading -----------------------------------------------------------------------------------------
@@ -306,13 +319,13 @@ class HttpConnection(StallGuard):
             self._scanned = len(self._buffer)
             return
         head = read_head(self._buffer[:end])
-        self._buffer, self._scanned = self._buffer[end:], 0
-        self._stop_waiting()
         if self._has_no_room():
             raise BadRequest("too many connections are open; try again later", 503)
         if head.upgrade == b"websocket" and self.state.open_websocket is not None:
-            self._upgrade(head)
+            self._upgrade(head, end)
             return
+        self._buffer, self._scanned = self._buffer[end:], 0
+        self._stop_waiting()
         body = ChunkedBody() if head.length is None else LengthBody(head.length)
         scope: dict[str, Any] = head.make_scope()
         request = HttpRequest(self, self.complete_scope(scope))
@@ -374,11 +387,11 @@ class HttpConnection(StallGuard):
     def _has_no_room(self) -> bool:
         return len(self.state.connections) > self.state.limits.connections
 
-    def _upgrade(self, head: RequestHead) -> None:
-        """Hand the connection over to the protocol of WebSockets."""
+    def _upgrade(self, head: RequestHead, end: int) -> None:
+        """Hand the connection over to the protocol of WebSockets, which begins behind the head."""
         if head.method != "GET" or head.version != "1.1" or head.length != 0:
             raise BadRequest("a connection is upgraded with GET, in HTTP/1.1")
-        rest, self._buffer = self._buffer, b""
+        rest, self._buffer = self._buffer[end:], b""
         make = self.state.open_websocket
         assert make is not None
         self._leave()
@@ -433,18 +446,22 @@ class HttpConnection(StallGuard):
 
     def _refuse(self, problem: BadRequest) -> None:
         """End the connection: with a refusal, unless its client waits for another response."""
-        request = self.request
+        request, is_head = self.request, self._buffer.startswith(b"HEAD ")
         if request is not None:
             if request.has_started:
                 self.transport.abort()  # in the middle of a response no refusal can be sent
                 return
-            self.request = None
+            self.request, is_head = None, request.is_head
             request.on_client_left()
+        elif self._body is not None:
+            self._linger()  # the request has its response
+            return
         if self.transport.is_closing():
             return
         body = encode({"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": problem.text}})
         self.transport.write(
-            b"%b%d\r\nconnection: close\r\n\r\n%b" % (JSON_RESPONSE_HEADS[problem.status], len(body), body)
+            b"%b%d\r\nconnection: close\r\n\r\n%b"
+            % (JSON_RESPONSE_HEADS[problem.status], len(body), b"" if is_head else body)
         )
         self._linger()
 
@@ -515,6 +532,9 @@ class HttpConnection(StallGuard):
     def _close_idle(self) -> None:
         if self.request is None and not self._is_over:
             self.transport.close()
+            if self.scheme == "https" and not self.is_write_paused:
+                # A client that keeps it for later does not read, so it does not answer the end of TLS.
+                self._loop.call_later(TLS_CLOSE_SECONDS, self.transport.abort)
 
     def retire(self) -> None:
         """The next head is the last, and says so. The connection isn't closed before: its client must be told first."""
@@ -530,6 +550,67 @@ class HttpConnection(StallGuard):
     @property
     def address(self) -> str:
         return self.client[0] if self.client is not None else ""
+
+
+class TlsHandshake(asyncio.Protocol):
+    """A connection until its TLS handshake is done. It counts as any other, and gives way as an idle one."""
+
+    is_idle = True
+
+    def __init__(self, connection: HttpConnection, context: SSLContext) -> None:
+        self.state, self.address = connection.state, ""
+        self._connection, self._context = connection, context
+        self._is_over = self._is_ending = False
+        self._early = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        client = get_address(transport.get_extra_info("peername"))
+        self.address = client[0] if client is not None else ""
+        self.state.add_connection(self)
+        work = self._run()
+        with suppress(StopIteration):  # it has ended
+            # The first step is taken here, so that no byte is read before it.
+            self.state.start_task(await_started_coroutine(work, work.send(None)))
+
+    def data_received(self, data: bytes) -> None:
+        """The first part of a request, with the end of the handshake."""
+        self._early += data
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        tls: Any = None
+        try:
+            seconds = self.state.limits.header
+            tls = await loop.start_tls(
+                self.transport, self, self._context, server_side=True, ssl_handshake_timeout=seconds
+            )
+        except OSError:
+            pass  # it is closed
+        finally:
+            self._is_over = True
+            self.state.remove_connection(self)
+        if tls is None or tls.is_closing():
+            return
+        connection = self._connection
+        tls.set_protocol(connection)
+        connection.connection_made(tls)
+        if self._early:
+            connection.data_received(self._early)
+        if self._is_ending:
+            connection.shut_down()
+
+    def shut_down(self) -> None:
+        """The server stops. A handshake has a moment, as an idle connection has."""
+        self._is_ending = True
+        asyncio.get_running_loop().call_later(CLOSE_LINGER_SECONDS, self._abort)
+
+    def _abort(self) -> None:
+        if not self._is_over:
+            self.transport.abort()
+
+    def retire(self) -> None:
+        """Nothing to do: after the handshake, the connection knows it."""
 
 
 class FinalReader(asyncio.Protocol):
@@ -555,6 +636,6 @@ class FinalReader(asyncio.Protocol):
         self._served.connection_lost(exc)
 
 
-def _get_address(found: Any) -> tuple[str, int] | None:
+def get_address(found: Any) -> tuple[str, int] | None:
     """The host and the port; None for a unix socket."""
     return None if found is None or isinstance(found, (str, bytes)) else (str(found[0]), int(found[1]))

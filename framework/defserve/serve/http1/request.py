@@ -203,6 +203,9 @@ class HttpRequest:
         else:
             chunks = False
         self._left, self._is_chunked = left, chunks
+        if self.expects_continue:
+            # It was not told to send its body, so it may send another request instead: nobody knows which comes.
+            self.keeps_alive = False
         if not self.keeps_alive:
             lines.append(b"connection: close\r\n")
         elif self.is_old:
@@ -280,6 +283,7 @@ class HttpRequest:
             or self.is_disconnected
             or self._head_bytes is not None
             or not self.keeps_alive
+            or self.expects_continue
             or self.is_old
             or self.is_head
             or connection.is_write_paused
@@ -297,7 +301,11 @@ class HttpRequest:
 # -- Heads of earlier requests. A client sends the same head each time, so it is parsed once.
 
 
-MAX_KNOWN_HEADS, MAX_KNOWN_HEAD_BYTES = 512, 4096
+# A head of a usual client takes about 5 KB in memory: it, what was parsed, and what the app has noted.
+MAX_KNOWN_HEADS_BYTES: Final = 2 * 1024 * 1024
+MAX_KNOWN_HEAD_BYTES: Final = 4096
+MAX_KNOWN_HEAD_FIELDS: Final = 64
+_BASE_BYTES, _COPIES, _FIELD_BYTES = 2_000, 3, 120
 
 _END = b"\r\n\r\n"
 _LENGTH = b"ength: "
@@ -350,6 +358,7 @@ class RequestHeadCache:
 
     def __init__(self) -> None:
         self._known: dict[bytes, CachedRequestHead] = {}
+        self._bytes = 0
         self.looked_for = b""
         """The head that was looked for last, without the number in its Content-Length."""
 
@@ -363,15 +372,18 @@ class RequestHeadCache:
         raw, length, _ = _split_request(data)
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         lengths = [value for name, value in headers if name == b"content-length"]
-        if not raw or lengths != [length] or not _is_at_its_name(data):
+        if not raw or lengths != [length] or not _is_at_its_name(data) or len(headers) > MAX_KNOWN_HEAD_FIELDS:
             return None
         # A POST to a path alone: the response to HEAD has no body, and an absolute URI is judged by its host.
         if scope["method"] != "POST" or not scope["path"].startswith("/"):
             return None
         if scope["http_version"] != "1.1" or any(name in _OTHERWISE for name, _ in headers):
             return None
-        if len(self._known) >= MAX_KNOWN_HEADS:
+        size = _BASE_BYTES + _COPIES * len(raw) + _FIELD_BYTES * len(headers)
+        self._bytes += size
+        if self._bytes > MAX_KNOWN_HEADS_BYTES:
             self._known.clear()
+            self._bytes = size
         head = self._known[raw] = CachedRequestHead(data, scope)
         return head
 

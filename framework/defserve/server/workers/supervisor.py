@@ -17,6 +17,7 @@ from defserve.base.concurrency import BackgroundTasks, wait_for_shared
 from defserve.server.metrics import format_metric_head, format_metric_labels, merge_metrics
 from defserve.server.workers.worker import (
     MAX_LINE_BYTES,
+    WORKER_LINGER_SECONDS,
     WORKER_VARIABLE,
     WorkerGroupSecrets,
     WorkerLink,
@@ -206,7 +207,7 @@ class Supervisor:
 
     async def _retire(self, worker: WorkerProcess) -> None:
         worker.link.send("leave")
-        if not await worker.wait_or_kill(worker.drain_seconds + self.timing.kill_after):
+        if not await worker.wait_or_kill(WORKER_LINGER_SECONDS + worker.drain_seconds + self.timing.kill_after):
             self.say(f"{worker} did not leave in time and was killed")
 
     async def _end_all(self) -> None:
@@ -265,7 +266,7 @@ class SupervisorTiming:
     proven: float = 10.0
     base: float = 0.5
     cap: float = 30.0
-    kill_after: float = 5.0
+    kill_after: float = 2.0
     answer: float = 2.0
 
 

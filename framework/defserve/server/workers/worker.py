@@ -77,7 +77,7 @@ class Worker:
     async def _attend(self) -> None:
         self._link = link = await WorkerLink.open_link(self._control, self._answer_supervisor)
         limits = self._provider.limits
-        link.send("ready", limits.drain + limits.farewell + WORKER_LINGER_SECONDS)
+        link.send("ready", limits.drain + limits.farewell)
         # If the supervisor was killed, end as if it had asked: accept no more, and finish the running calls.
         _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self.retire_worker, lambda: self._is_leaving)
         await link.run()
