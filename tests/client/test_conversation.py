@@ -119,6 +119,18 @@ async def test_an_unreadable_reply_fails_its_request_at_once():
             await task
 
 
+async def test_a_server_that_answers_with_the_id_as_a_text_is_understood():
+    async with Talk({"a": SILENCE, "b": SILENCE}) as talk:
+        first, second = (asyncio.create_task(talk.conversation.request(name, {}, within=30)) for name in "ab")
+        ids = [(await talk.server.told(lambda m, name=name: m["method"] == name))["id"] for name in "ab"]
+        for id in (f"{ids[1]}x", "9" * 200, "", "\u0661"):
+            talk.server.say({"id": id, "result": "another's"})
+        talk.server.say({"id": str(ids[1]), "result": 2})
+        talk.server.say({"id": str(ids[1]), "result": "again"})
+        talk.server.say({"id": str(ids[0]), "result": 1})
+        assert (await first, await second) == (1, 2)
+
+
 @for_each_row("id", [1.5, [], {"a": 1}, True, None, "x" * 300])
 async def test_a_reply_that_can_be_read_and_names_no_request_answers_none(id: Any):
     async with Talk({"a": SILENCE}) as talk:

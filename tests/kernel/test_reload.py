@@ -61,7 +61,7 @@ async def test_unchanged_servers_are_not_touched(tmp_path: Path) -> None:
 async def test_a_file_with_a_mistake_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path, OFF, A) as here:
         process = await here.call("a_pid")
-        for broken in ("[[servers]]", "not toml", f"{A}\n{A}", entry("a", more="colour = 1")):
+        for broken in ("", "\n", "[[servers]]", "not toml", f"{A}\n{A}", entry("a", more="colour = 1")):
             here.write(broken)
             with pytest.raises(UsageError):
                 await here.kernel.reload()

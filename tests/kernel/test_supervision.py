@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from defserve.errors import DefserveError
 from defserve.kernel import kernel_extension
 from tests.kernel.running import Running, running
 from tests.waiting import until
@@ -109,6 +110,26 @@ async def test_a_denial_of_another_kernel_arrives_beside_and_after_an_entry_that
         keep(denial("trent"))
         await until(lambda: is_denied(here, "trent"))
         assert not is_denied(here, "eve")
+
+
+async def test_a_decision_that_cannot_be_kept_is_refused_with_its_reason_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, ADMIN, idle("a"), wait=False) as here:
+        here.path.with_suffix(".state.json").write_text("{")
+        with pytest.raises(DefserveError, match="The decision cannot be kept"):
+            await here.kernel.access.set_entry("deny", "eve", "a")
+        assert not is_denied(here, "eve")
+        assert "mgp.state.json cannot be read" in caplog.text and "Traceback" not in caplog.text
+
+
+async def test_a_state_file_that_is_removed_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    state = tmp_path / "mgp.state.json"
+    save(state, json.dumps({"version": 1, "pins": {}, "access": {"a": [denial("eve")]}}))
+    async with running(tmp_path, ADMIN, idle("a"), wait=False) as here:
+        state.unlink()
+        await until(lambda: not is_denied(here, "eve"))
+        assert caplog.text.count("mgp.state.json was removed") == 1
 
 
 async def test_a_state_file_that_cannot_be_read_changes_nothing_and_is_told_once(

@@ -133,6 +133,8 @@ MAX_LOGGED_MESSAGES: Final = 10
 """What is wrong with messages, for one conversation: a peer must not fill our log."""
 MAX_MALFORMED_LINES = 10_000
 """Lines in a row. Programs print much on the wrong stream and are sound: they get to their messages."""
+MAX_NUMBER_LENGTH: Final = 20
+"""Digits of an id."""
 ROW_SECONDS: Final = 1.0
 """Silence ends a row: a line that keeps a connection alive does no harm, however often it comes."""
 
@@ -180,7 +182,7 @@ class IncomingMessageRouter:
     def _dispatch(self, message: Message, data: bytes, beside: PendingRequest | None) -> None:
         follower = None if beside is None else beside.follower
         if isinstance(message, Reply):
-            if not self._pending.set_reply(message):
+            if not self._pending.set_reply(message) and not self._set_text_reply(message):
                 log.debug("a reply that nobody waits for: %.200r", self._shown(data))
         elif isinstance(message, Notification):
             self._handle_notification(message, follower)
@@ -194,6 +196,15 @@ class IncomingMessageRouter:
             self._answering.start(work, message.id, size=estimate_parsed_json_bytes(data))
         else:
             self._handle_malformed(message, data, beside)
+
+    def _set_text_reply(self, reply: Reply) -> bool:
+        """Some servers keep ids as texts, and answer request 5 with "5". Whether somebody waits for it."""
+        id = reply.id
+        if not isinstance(id, str) or len(id) > MAX_NUMBER_LENGTH or not (id.isascii() and id.isdecimal()):
+            return False
+        if (awaited := self._pending.pop_future(int(id))) is not None:
+            awaited.set_result(reply)
+        return awaited is not None
 
     def _count_malformed(self) -> None:
         now = monotonic()

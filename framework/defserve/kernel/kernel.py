@@ -326,6 +326,9 @@ class Kernel:
     def _load_config(self, path: Path) -> KernelConfig:
         """The file, and the secrets that it refers to: programs that print them may take long."""
         config = load_kernel_config(path)
+        if not config.servers and not path.read_bytes().strip():
+            # A full disk, or an editor that is writing it now.
+            raise UsageError(f"{path} is empty", fix="write it again; if no server is to run, write [kernel] in it")
         for entry in config.servers:
             for reference in entry.launch.list_secret_references() if entry.enabled else ():
                 with suppress(UsageError):  # whoever starts the server says so

@@ -74,6 +74,7 @@ class StateFile:
         self.where = str(self.path)
         self._lock = Lock()
         self._stamp = read_file_stamp(self.path)
+        self.known = KernelState()
         self.known = self._read_state()
 
     def update(self, change: Callable[[KernelState], None]) -> None:
@@ -103,6 +104,8 @@ class StateFile:
                 raise ValueError
             found = json.loads(self.path.read_bytes())
         except FileNotFoundError:
+            if self.known != KernelState():
+                log.warning("%s was removed: the pins, access and permissions that were kept there are gone", self.path)
             return KernelState()
         except (OSError, ValueError, RecursionError):
             found = None

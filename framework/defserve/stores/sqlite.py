@@ -139,8 +139,9 @@ class SqliteStore:
         self._cache = cache = SqliteCache(self.path)
         writer, reader = _Connection(self.path, busy, cache), _Connection(self.path, busy, cache)
         work = _WriterWork(writer, reader, clock)
+        reading = _ReaderWork(reader, clock, work.leave_moved_file)
         self._writer: WorkerThread[StoreChange, bool] = WorkerThread("defserve-writer", work, work.leave)
-        self._reader: WorkerThread[Read, Any] = WorkerThread("defserve-reader", _ReaderWork(reader, clock), reader.drop)
+        self._reader: WorkerThread[Read, Any] = WorkerThread("defserve-reader", reading, reader.drop)
 
     async def open(self) -> None:
         self._claim()
@@ -224,6 +225,11 @@ class _WriterWork:
             return [copy(problem) for _ in changes]
 
     def _commit(self, changes: Sequence[StoreChange]) -> Sequence[bool]:
+        self.leave_moved_file()
+        with self._connection.lock:
+            return self._commit_locked(changes)
+
+    def _commit_locked(self, changes: Sequence[StoreChange]) -> Sequence[bool]:
         connection = self._connection.get()
         connection.execute("BEGIN IMMEDIATE")
         now = self._clock()  # after the wait for the lock
@@ -242,8 +248,21 @@ class _WriterWork:
         return made.is_made
 
     def leave(self) -> None:
-        self._connection.drop()
-        self._version = -1  # the version belongs to that connection; another's may be the same by chance
+        with self._connection.lock:
+            self._connection.drop()
+            self._version = -1  # the version belongs to that connection; another's may be the same by chance
+
+    def leave_moved_file(self) -> None:
+        """Go on with the file that is at the path now, if another one was put there: what is written to the old one is
+        lost. Either thread calls it, and closes both connections: SQLite's locks tell them apart no more."""
+        if self._connection.is_moved or self._reader.is_moved:
+            self.leave()
+            self._reader.drop()
+            self._cache.close()
+            log.warning(
+                "the store %s was removed or replaced while it was in use: from now on the file that is there counts",
+                self._connection.path,
+            )
 
     def _sweep(self, connection: sqlite3.Connection, now: float) -> None:
         if not 0 <= now - self._swept < 60:
@@ -254,8 +273,11 @@ class _WriterWork:
 class _ReaderWork:
     """Answers all lookups together, and every other question by itself."""
 
-    def __init__(self, connection: _Connection, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, connection: _Connection, clock: Callable[[], float], leave_moved_file: Callable[[], None]
+    ) -> None:
         self._connection, self._clock, self._cache = connection, clock, connection.cache
+        self._leave_moved_file = leave_moved_file
 
     def __call__(self, reads: Sequence[Read]) -> Sequence[Any]:
         places = {place for read in reads if isinstance(read, EntryRequest) for place in read.keys}
@@ -275,6 +297,7 @@ class _ReaderWork:
     def _one(self, read: Callable[[sqlite3.Connection], Any]) -> Any:
         """What it reads, or the exception for its caller."""
         try:
+            self._leave_moved_file()
             with self._connection.lock:
                 return read(self._connection.get())
         except Exception as error:
@@ -296,25 +319,37 @@ class _Connection:
     """A connection that is opened when it is needed, and again after it was dropped. Used by one thread at a time."""
 
     def __init__(self, path: Path, busy: float, cache: SqliteCache) -> None:
-        self._path, self._busy, self.lock, self.cache = path, busy, RLock(), cache
+        self.path, self._busy, self.lock, self.cache = path, busy, RLock(), cache
         self._open: sqlite3.Connection | None = None
+        self._file: os.stat_result | None = None
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether it is open, and its path does not lead to its file any more."""
+        if (file := self._file) is None:
+            return False
+        try:
+            return not os.path.samestat(file, os.stat(self.path))
+        except FileNotFoundError:
+            return True
 
     def get(self) -> sqlite3.Connection:
         if self._open is None:
-            _make_private(self._path)
-            opened = sqlite3.connect(self._path, timeout=self._busy, isolation_level=None, check_same_thread=False)
+            _make_private(self.path)
+            file = os.stat(self.path)  # if another is put there now, it is found moved, and opened again
+            opened = sqlite3.connect(self.path, timeout=self._busy, isolation_level=None, check_same_thread=False)
             try:
                 _prepare(opened)
             except BaseException:
                 opened.close()
                 raise
-            self._open = opened
+            self._open, self._file = opened, file
         return self._open
 
     def drop(self) -> None:
         """Close it, which undoes what was not committed."""
         with self.lock:
-            opened, self._open = self._open, None
+            opened, self._open, self._file = self._open, None, None
             if opened is not None:
                 with suppress(sqlite3.Error):
                     opened.close()
@@ -322,16 +357,16 @@ class _Connection:
     def problem(self, error: Exception) -> Exception:
         """The exception for the caller."""
         if not isinstance(error, sqlite3.Error | OSError):
-            log.error("the store %s is in trouble: %s", self._path, error)
+            log.error("the store %s is in trouble: %s", self.path, error)
             return error
-        log.error("the store %s is in trouble: %s; fix: %s", self._path, error, self._fix(error))
+        log.error("the store %s is in trouble: %s; fix: %s", self.path, error, self._fix(error))
         kind, text = _PROBLEMS.get(_code(error), _UNREADABLE)
         return kind(text, data={"retry_after_ms": int(self._busy * 1000)} if kind is StoreBusy else None)
 
     def _fix(self, error: Exception) -> str:
         """What to do, for the log. Does not raise, though the folders themselves may be the trouble."""
         try:
-            folder = self._path.absolute().parent
+            folder = self.path.absolute().parent
         except OSError:
             return "start this process in a folder that exists, or name the file by its absolute path"
         with suppress(OSError):  # a folder above cannot be entered

@@ -86,6 +86,15 @@ async def test_a_session_is_named_on_everything_after_its_opening_and_ended():
         assert opening.headers["content-type"] == "application/json"
 
 
+async def test_a_server_that_answers_with_the_id_as_a_text_is_understood():
+    async def answer_with_text_id(exchange: Exchange) -> None:
+        reply = {"jsonrpc": "2.0", "id": str(exchange.message.get("id")), "result": {"a": 1}}
+        await exchange.stream(f"data: {json.dumps(reply)}\n\n")
+
+    async with web(session(answer_with_text_id)) as server, client(server.url) as peer:
+        assert await peer.request("x/y", {"a": 1}) == {"a": 1}
+
+
 async def test_a_server_without_sessions_is_not_told_of_an_end():
     async with web(session(echo, id=None)) as server:
         async with client(server.url) as peer:

@@ -118,6 +118,24 @@ async def test_pins_of_servers_that_are_held_outlive_the_kernel(tmp_path: Path) 
         assert one.here.kernel.ps()[0]["held"] == []
 
 
+async def test_a_tool_is_held_still_if_it_cannot_be_kept_that_it_was_accepted(tmp_path: Path) -> None:
+    state = tmp_path / "mgp.state.json"
+    async with governed(tmp_path, tool("add", "Adds."), mgp=HOLD) as one:
+        one.offers(tool("add", "Adds two."))
+        await until(lambda: one.here.kernel.ps()[0]["held"] == ["add"])
+        (row,) = await one.here.kernel.list_held_tools("s")
+        kept = state.read_bytes()
+        state.write_bytes(kept[:50])
+        with pytest.raises(UsageError, match="what is accepted cannot be kept: .* cannot be read"):
+            await one.here.kernel.approve("s", digest=row["now"])
+        assert one.here.kernel.ps()[0]["held"] == ["add"]
+        state.write_bytes(kept)
+        await one.here.kernel.approve("s", digest=row["now"])
+        assert one.here.kernel.ps()[0]["held"] == []
+    async with governed(tmp_path, tool("add", "Adds two."), mgp=HOLD) as one:
+        assert one.here.kernel.ps()[0]["held"] == []
+
+
 async def test_without_hold_nothing_is_written_beside_the_file(tmp_path: Path) -> None:
     async with governed(tmp_path, tool("add")):
         pass

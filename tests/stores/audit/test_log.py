@@ -575,6 +575,31 @@ def test_a_durable_event_that_cannot_be_written_fails_and_is_not_in_the_log(path
     assert verify_audit_log(path, KEY) == AuditReport(True, 2)
 
 
+@posix
+@pytest.mark.parametrize("then", ["removed", "replaced", "moved"])
+def test_a_durable_event_is_refused_once_the_file_is_gone(path: Path, caplog: pytest.LogCaptureFixture, then: str):
+    copy, moved = path.with_name("copy"), path.with_name("moved")
+    log = quiet_log(path)
+    log.append({"n": 1}, durable=True)
+    shutil.copy(path, copy)
+    if then == "removed":
+        path.unlink()
+    elif then == "replaced":
+        copy.rename(path)
+    else:  # nothing is lost: it is written on under its new name
+        path.rename(moved)
+        log.append({"n": 2}, durable=True)
+        log.close()
+        assert events(moved) == [{"n": 1}, {"n": 2}]
+        return
+    with pytest.raises(AuditUnavailable):
+        log.append({"n": 2}, durable=True)
+    assert f"the audit log {path} cannot be written: it was removed" in caplog.text
+    log.append({"n": 3})
+    with pytest.raises(AuditUnavailable):
+        log.close()
+
+
 def test_what_got_through_of_a_failed_write_is_taken_back_later_if_not_at_once(
     path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ):

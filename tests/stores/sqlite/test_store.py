@@ -276,6 +276,40 @@ def test_the_log_names_the_file_and_what_to_do_and_the_error_does_not(
     assert str(tmp_path) not in str(told.value)
 
 
+@pytest.mark.parametrize("then", ["removed", "replaced"])
+@pytest.mark.parametrize("first", ["a change", "a read"])
+def test_what_is_acknowledged_after_the_file_was_taken_away_is_in_the_one_that_is_there(
+    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture, then: str, first: str
+):
+    path, backup = tmp_path / "store.db", tmp_path / "backup"
+
+    def take_away() -> None:
+        for file in tmp_path.glob("store.db*"):
+            file.unlink()
+        if then == "replaced":
+            backup.rename(path)
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.change(StoreChange("s", put={"old": b"1"}))
+        await store.close()
+        shutil.copy(path, backup)
+        await store.change(StoreChange("s", put={"newer": b"1"}))
+        take_away()
+        if first == "a read":
+            assert [name async for name, _ in store.scan("s")] == (["old"] if then == "replaced" else [])
+        assert not await store.change(StoreChange("s", put={"newer": b"2"}, expect={"newer": b"1"}))
+        assert await store.change(StoreChange("s", put={"last": b"1"}))
+        other = SqliteStore(path)
+        expected = {"old": b"1", "last": b"1"} if then == "replaced" else {"last": b"1"}
+        for one in (store, other):
+            assert await one.get("s", ["old", "newer", "last"]) == expected
+            await one.close()
+
+    run(story())
+    assert caplog.text.count(f"the store {path} was removed or replaced while it was in use") == 1
+
+
 def test_a_file_that_is_no_database_is_corrupt_and_left_as_it_is(tmp_path: Path, run: Run):
     path = tmp_path / "store.db"
     path.write_bytes(b"not a database" * 1_000)

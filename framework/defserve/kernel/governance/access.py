@@ -224,7 +224,13 @@ class KeptEntries:
             others = [row for kept in state.access.get(self._id, ()) for row in _without(kept, entry)]
             state.access[self._id] = [*others, *by]
 
-        self._state.update(change)
+        try:
+            self._state.update(change)
+        except OSError as error:
+            from defserve.stores.store import StoreUnavailable
+
+            log.error("%s: a decision on access cannot be kept: %s", self._state.where, error)
+            raise StoreUnavailable("The decision cannot be kept; the log of the kernel says why") from None
 
 
 def _parse_entry(kept: Mapping[str, Any]) -> Entry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -160,14 +160,17 @@ class Governance(Extension):
             return "hold"
         return self.on_change(build_governing_entry(member.entry, member.said))
 
-    def on_server_listed(self, member: KernelMember, approved: Collection[str] = ()) -> None:
+    def on_server_listed(self, member: KernelMember) -> None:
         """The list of a server is known, and complete."""
         self.compare_claims(member)
-        keep = self._rule(member) == "hold" and member.creator is None
         try:
-            self.pins.finish_listing(member.id, keep=keep, approved=approved)
+            self.pins.finish_listing(member.id, keep=self._keeps_pins(member))
         except OSError as error:
-            self._report_problem(member, f"the digests of its tools cannot be kept: {error.strerror}")
+            self._report_problem(member, f"the digests of its tools cannot be kept: {error}")
+
+    def _keeps_pins(self, member: KernelMember) -> bool:
+        """Whether the pins of a server outlive the kernel."""
+        return self._rule(member) == "hold" and member.creator is None
 
     def drop_server(self, id: str) -> None:
         """A server is gone for good. What was kept of it stays: it may come back."""
@@ -212,8 +215,13 @@ class Governance(Extension):
         self._kernel.server.mgp.audit.report_server_event(
             APPROVED, member.id, "SUCCESS", {"tools": done, **({"unseen": True} if unseen else {})}, by=by
         )
-        self.pins.approve(member.id, done)
-        self.on_server_listed(member, done)
+        try:
+            self.pins.approve(member.id, done, keep=self._keeps_pins(member))
+        except OSError as error:
+            raise UsageError(
+                f"what is accepted cannot be kept: {error}", fix="make the folder of the file writable"
+            ) from None
+        self.on_server_listed(member)
         self.declare_again(member)
         return done
 

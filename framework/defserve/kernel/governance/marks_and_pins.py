@@ -509,35 +509,42 @@ class ToolPins:
         tables = [table for table in (self._seen.get(id), self._held.get(id)) if table is not None]
         return sum(map(len, tables)), sum(table.size for table in tables)
 
-    def approve(self, id: str, tools: Collection[str]) -> None:
-        """Pin held tools as they are now."""
-        for tool in tools:
-            if (pin := self._held[id].pop(tool)) is not None:
-                self.pin_tool(id, tool, pin)
+    def approve(self, id: str, tools: Collection[str], *, keep: bool) -> None:
+        """Pin held tools as they are now. With `keep`, that outlives the kernel: if it can't, raises OSError, and they
+        are held still."""
+        held = self._held[id]
+        approved = {tool: pin for tool in tools if (pin := held.get(tool)) is not None}
+        if keep:
+            self._store_pins(id, approved, is_approved=True)
+        for tool, pin in approved.items():
+            held.pop(tool)
+            self.pin_tool(id, tool, pin)
 
-    def finish_listing(self, id: str, *, keep: bool, approved: Collection[str] = ()) -> None:
+    def finish_listing(self, id: str, *, keep: bool) -> None:
         """The list of a server is known. With `keep`, its pins outlive the kernel. Raises OSError.
 
-        Where another kernel has pinned a tool meanwhile, that counts, unless it was `approved` here just now.
+        Where another kernel has pinned a tool meanwhile, that counts.
         """
         self._settled.add(id)
-        table = self._seen[id]
-        seen, kept = dict(table.items()), self._kept.get(id)
-        if not keep or (kept is not None and _digests(kept) == _digests(seen)):
-            return
+        seen, kept = dict(self._seen[id].items()), self._kept.get(id)
+        if keep and (kept is None or _digests(kept) != _digests(seen)):
+            self._store_pins(id, seen)
+
+    def _store_pins(self, id: str, new: Mapping[str, ToolPin], *, is_approved: bool = False) -> None:
+        kept = self._kept.get(id)
 
         def change(state: KernelState) -> None:
             pins, definitions = state.pins.setdefault(id, {}), state.definitions.setdefault(id, {})
-            for tool, pin in seen.items():
+            for tool, pin in new.items():
                 before = kept.get(tool) if kept is not None else None
-                if tool in approved or pins.get(tool) == (before.to_file()[0] if before is not None else None):
+                if is_approved or pins.get(tool) == (before.to_file()[0] if before is not None else None):
                     pins[tool], definition = pin.to_file()
                     if definition is not None:
                         definitions[tool] = definition
 
         self._state.update(change)
         self._kept = _read_pins(self._state.known)
-        table.fixed = frozenset(self._kept.get(id, ()))
+        self._seen[id].fixed = frozenset(self._kept.get(id, ()))
 
     def refresh(self) -> list[str]:
         """Take over what other kernels have pinned. Returns the servers whose pins are others than before."""

@@ -8,6 +8,7 @@ says in a `lost` record how many events it had no room to keep.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -258,6 +259,9 @@ class AuditLog:
             line, mac = self._keys.sign_line(content, seq, mac)
             lines.append(line)
         data = b"".join(lines)
+        if os.fstat(self._file).st_nlink == 0:
+            # What is written to it is lost when it is closed.
+            raise OSError(errno.ENOENT, "it was removed, and is open still: put it back and restart the server")
         if self._torn:
             self._cut_torn_end()
         self._torn = True
