@@ -83,6 +83,14 @@ def test_an_author_whose_files_import_each_other_is_told_so(target: str, use: st
     assert caught.value.fix.startswith("calc_round and what it imports import each other: move what both need")
 
 
+@pytest.mark.parametrize(("name", "fix"), [("Command", "did you mean 'ShellCommand'?"), ("Zebra", "")])
+def test_an_author_who_imports_a_misspelt_name_is_met_with_a_suggestion(name: str, fix: str):
+    Path(f"calc_{name.lower()}.py").write_text(f"from defserve.guard import {name}\n")
+    with pytest.raises(UsageError, match=f"cannot import name '{name}'") as caught:
+        load_server(f"calc_{name.lower()}.py")
+    assert caught.value.fix == fix
+
+
 def test_a_file_in_another_encoding_is_to_be_saved_as_utf_8():
     Path("calc_latin.py").write_bytes("NAME = 'Café'\n".encode("latin-1"))
     Path("calc_wide.py").write_bytes("NAME = 1\n".encode("utf-16"))

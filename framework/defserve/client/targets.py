@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from defserve.base.search_path import add_author_import_folder, find_shadowed_file, is_library_module
-from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.errors import PeerError, PeerGone, UsageError, find_nearest_names
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
@@ -203,6 +203,7 @@ def _run_file(path: str, name: str) -> ModuleType:
 OTHER_FRAMEWORKS: Final = frozenset({"fastmcp", "mcp", "mcp_types"})
 """A program that was migrated may still import them."""
 _OTHER_ENCODING: Final = re.compile(r"codec can't decode|Non-UTF-8 code|null bytes")
+_MISSING_NAME: Final = re.compile(r"cannot import name '(\w+)'")
 _FOREIGN_IMPORT: Final = re.compile(rf"\s*(?:from|import)\s+(?:{'|'.join(sorted(OTHER_FRAMEWORKS))})\b")
 
 
@@ -229,6 +230,8 @@ def _to_usage_error(doing: str, error: Exception, running: str = "") -> UsageErr
         fix = f"rename {os.path.basename(hidden)}: a library that defserve uses has its name, and is imported instead"
     elif (owner := _name_module(error)) and (owner == running or "circular import" in text):
         fix = f"{owner} and what it imports import each other: move what both need, as the server, into a third file"
+    elif near := _find_near_name(text, owner):
+        fix = f"did you mean {near!r}?"
     elif isinstance(error, ModuleNotFoundError) and error.name:
         fix = f"install {error.name!r} for {sys.executable}"
         if error.name.partition(".")[0] in OTHER_FRAMEWORKS:
@@ -256,6 +259,13 @@ def _name_module(error: Exception) -> str | None:
     if isinstance(error, ImportError):
         return error.name
     return error.obj.__name__ if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) else None
+
+
+def _find_near_name(text: str, module: str | None) -> str:
+    """The name in a module that an import of another one was meant for, or an empty text."""
+    missing = _MISSING_NAME.match(text)
+    names = (name for name in dir(sys.modules.get(module or "")) if not name.startswith("_"))
+    return next(iter(find_nearest_names(missing[1], names)), "") if missing else ""
 
 
 def _hidden_neighbour(error: Exception) -> str | None:
