@@ -536,3 +536,14 @@ def test_the_times_of_stages_are_whole_in_a_narrow_terminal():
     shown = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
     assert "600.00 ms" in shown and "450.25 ms" in shown and "99 %" in shown and "…" not in shown
     assert max(map(len, shown.splitlines())) <= 60
+
+
+def test_a_call_that_fails_inside_another_process_says_where_to_look(defserve: Run, folder: Path):
+    Path("calc.py").write_text(
+        "from defserve import Server\nserver = Server('calc')\n@server.tool\ndef broken() -> int:\n    return 1 // 0\n"
+    )
+    command = ("--", sys.executable, "-m", "defserve", "run", "calc.py")
+    code, _, err = defserve("call", "broken", *command)
+    assert code == 5 and err.endswith(")\n  fix: -v shows what the server writes to stderr\n")
+    code, _, err = defserve("call", "broken", "-v", *command)
+    assert code == 5 and "fix:" not in err

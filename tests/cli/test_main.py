@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -260,6 +261,25 @@ def test_output_that_has_no_room_is_told(
         patched.setattr(sys, "stdout", full)
         assert main(argv) == 1
     assert capfd.readouterr().err == "error: the output cannot be written: No space left on device\n"
+
+
+def test_a_terminal_that_lacks_a_character_gets_its_code(monkeypatch: pytest.MonkeyPatch):
+    shown = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(shown, "latin-1"))
+    monkeypatch.setattr("defserve.cli.VERSION", "café → ✓")
+    assert main(["--version"]) == 0
+    assert shown.getvalue() == "defserve café \\u2192 \\u2713\n".encode("latin-1")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names of files that are no text")
+@pytest.mark.parametrize(
+    "argv", [["install", "calc\udcff.py"], ["new", "calc-mcp", "--yes", "--description", "\udcff"]]
+)
+def test_what_cannot_be_written_as_utf_8_is_told_without_a_traceback(defserve: Run, folder: Path, argv: list[str]):
+    with suppress(OSError):
+        Path("calc\udcff.py").write_text("from defserve import Server\nserver = Server('calc')\n")
+    code, _, err = defserve(*argv)
+    assert (code, err) == (1, f"error: {argv[-1]!r} is not UTF-8\n  fix: give it, or name the file, in UTF-8\n")
 
 
 def test_running_a_server_imports_no_client(folder: Path):

@@ -21,6 +21,12 @@ def test_a_server_runs_on_stdio_unless_told_otherwise(defserve: Run):
     assert defserve("run", "-m", "tests.testing.toy").out == "serving on stdio:\n"
 
 
+def test_workers_of_the_examples_start_without_a_store_for_sessions(defserve: Run):
+    examples = [line for line in defserve("run", "--help").out.splitlines() if line.startswith("  defserve run")]
+    assert [line for line in examples if "--workers" in line and "--stateless" not in line] == []
+    assert any("--workers" in line for line in examples)
+
+
 def test_workers_need_an_address_that_they_can_share(defserve: Run):
     refused = defserve("run", "tests.testing.toy", "--workers", "2")
     assert refused.code == 1 and "'stdio:' has one client, so it has one process" in refused.err

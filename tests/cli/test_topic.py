@@ -17,7 +17,7 @@ import pytest
 
 from defserve.cli.commands.topic import _follow
 from defserve.client.topic_client import TopicClient, join_topic
-from defserve.errors import PeerError
+from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcpx.proposals import MAX_PROPOSALS_PER_PROPOSER
 from tests.at_address import fresh
 from tests.cli.running import Run
@@ -282,6 +282,13 @@ async def test_a_gateway_that_leaves_is_said_to_have_left(tmp_path: Path):
             4,
             "error: the gateway has closed the connection: the gateway is shutting down\n",
         )
+
+
+async def test_a_person_with_a_wrong_token_is_told_what_to_give():
+    async with gateway() as running:
+        with pytest.raises(UsageError, match="invalid token or topic") as caught:
+            await _follow(running.topic(), "t-nobody", Namespace(json=False, watch=True))
+    assert caught.value.fix.startswith("give --token-file with the token of a participant")
 
 
 @pytest.mark.slow

@@ -55,6 +55,15 @@ def steps(out: str) -> list[str]:
     return [re.sub("[0-9a-f]{16}", "ID", line) for line in out.splitlines()]
 
 
+def test_a_caller_that_is_asked_about_in_another_folder_than_that_of_the_keys_is_told_so(
+    notes: Path, defserve: Run, monkeypatch: pytest.MonkeyPatch
+):
+    (notes / "other").mkdir()
+    monkeypatch.chdir(notes / "other")
+    code, _, err = defserve("why", "ci", "delete_note", "--server", "../notes.py")
+    assert code == 1 and "its store has no keys: run this where the keys are" in err
+
+
 def test_a_key_that_names_the_tool_runs_it_unasked(notes: Path, defserve: Run):
     code, out, _ = defserve("why", "ci", "delete_note", "--server", "notes.py")
     assert code == 0

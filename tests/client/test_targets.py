@@ -73,6 +73,33 @@ def test_a_failure_inside_the_file_names_the_line():
     assert str(caught.value) == f"calc_eight.py:1: {problem}"
 
 
+@pytest.mark.parametrize("target", ["calc_round.py", "calc_round"])
+@pytest.mark.parametrize("use", ["from calc_round import server", "import calc_round\ncalc_round.server.tool"])
+def test_an_author_whose_files_import_each_other_is_told_so(target: str, use: str):
+    Path("calc_round.py").write_text("import calc_round_tools\nfrom defserve import Server\nserver = Server('calc')\n")
+    Path("calc_round_tools.py").write_text(f"{use}\n")
+    with pytest.raises(UsageError, match="calc_round_tools.py:") as caught:
+        load_server(target)
+    assert caught.value.fix.startswith("calc_round and what it imports import each other: move what both need")
+
+
+@pytest.mark.parametrize(("name", "fix"), [("Command", "did you mean 'ShellCommand'?"), ("Zebra", "")])
+def test_an_author_who_imports_a_misspelt_name_is_met_with_a_suggestion(name: str, fix: str):
+    Path(f"calc_{name.lower()}.py").write_text(f"from defserve.guard import {name}\n")
+    with pytest.raises(UsageError, match=f"cannot import name '{name}'") as caught:
+        load_server(f"calc_{name.lower()}.py")
+    assert caught.value.fix == fix
+
+
+def test_a_file_in_another_encoding_is_to_be_saved_as_utf_8():
+    Path("calc_latin.py").write_bytes("NAME = 'Café'\n".encode("latin-1"))
+    Path("calc_wide.py").write_bytes("NAME = 1\n".encode("utf-16"))
+    for target in ("calc_latin.py", "calc_wide.py"):
+        with pytest.raises(UsageError, match=f"running {target} failed: SyntaxError") as caught:
+            load_server(target)
+        assert caught.value.fix == "save the file as UTF-8"
+
+
 def test_a_program_that_still_uses_another_framework_is_told_in_which_lines(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "fastmcp", None)
     Path("calc_mixed.py").write_text("import os\nfrom fastmcp.tools import X\nimport mcp.types\n")

@@ -118,6 +118,12 @@ def test_the_file_is_named_with_what_is_wrong_in_it(tmp_path: Path):
         load_gateway_config(file)
 
 
+def test_a_misspelt_setting_is_met_with_a_suggestion():
+    with pytest.raises(UsageError) as caught:
+        parse_config({"participants": {"a": {"token": "t", "profil": "full"}}})
+    assert caught.value.fix == "did you mean 'profile'?"
+
+
 @for_each_row("name", ["demo", "a.b-c_~9", "x" * 128])
 def test_topics_have_plain_names(name: str):
     assert is_topic_name(name)

@@ -132,6 +132,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: wrong usage or an unexpected error. 4: the server cannot be reached. 5: the tool failed or is unknown.
     """
     args = list(sys.argv[1:] if argv is None else argv)
+    if getattr(sys.stdout, "errors", "") == "strict" and (reconfigure := getattr(sys.stdout, "reconfigure", None)):
+        # Another encoding than UTF-8 lacks characters. They are escaped, as Python does on stderr.
+        reconfigure(errors="backslashreplace")
     if None in (sys.stdin, sys.stdout, sys.stderr):
         from defserve.cli.exits import replace_closed_streams
 
@@ -222,6 +225,14 @@ def _run(command: str, argv: list[str]) -> int:
         if error.filename is None or _is_verbose(argv):
             raise
         return _about_a_file(error)
+    except UnicodeEncodeError as error:
+        # A byte of the command line that is no text has become half a surrogate pair.
+        if error.encoding != "utf-8" or _is_verbose(argv):
+            raise
+        word = next((word for word in argv if not word.isprintable() and error.object[error.start] in word), "")
+        if not word:
+            raise
+        return print_error(f"{word!r} is not UTF-8\n  fix: give it, or name the file, in UTF-8", EXIT_FAILURE)
 
 
 def _is_verbose(argv: list[str]) -> bool:

@@ -70,19 +70,33 @@ def render_blocks(blocks: Iterable[ScreenBlock], screen: Console) -> Group:
 
 
 def split_table(block: Table, width: int) -> list[RenderableType]:
-    """A table without lines. If little room is left for its last column, that stands below each row instead."""
+    """A table without lines. If little room is left for its last column, that stands below each row instead.
+
+    Each row is a list if even less is left for another column that gives way: `rich` would not draw that at all.
+    """
     texts = ([text for text, _ in row] for row in block.rows)
     widths = [max(map(cell_len, column)) for column in zip(block.head, *texts, strict=True)]
     room = width - sum(widths[:-1]) - GAP * len(widths[:-1])
-    if block.head[-1] not in block.fit or widths[-1] <= room or room >= NARROW:
+    is_whole = block.head[-1] not in block.fit or widths[-1] <= room or room >= NARROW
+    kept = block if is_whole else Table(block.head[:-1], (), fit=block.fit, right=block.right)
+    if not _can_give_way(kept, widths, width):
+        heads = [Text(name) for name in block.head]
+        return _rows_as_lists(heads, [[Text(text, style) for text, style in row] for row in block.rows], width)
+    if is_whole:
         return [_grid(block, block.rows)]
-    kept = Table(block.head[:-1], (), fit=block.fit, right=block.right)
     drawn: list[RenderableType] = [_grid(kept, (), widths)]
     for *row, (note, style) in block.rows:
         drawn.append(_grid(kept, (row,), widths, head=False))
         if note:
             drawn.append(Padding(Text(note, style or "about"), (0, 0, 0, INDENT)))
     return drawn
+
+
+def _can_give_way(block: Table, widths: Sequence[int], width: int) -> bool:
+    """Whether the columns that `fit` names stay wide enough to be read."""
+    columns = zip(block.head, widths[: len(block.head)], strict=True)
+    needed = sum(min(natural, MIN_TEXT_WIDTH) if name in block.fit else natural for name, natural in columns)
+    return block.fit.isdisjoint(block.head) or needed + GAP * (len(block.head) - 1) <= width
 
 
 def _grid(
@@ -172,7 +186,8 @@ def _draw_records(screen: Console, rows: list[dict[str, Any]]) -> None:
     widths = fit_columns(natural, screen.width)
     notes: list[str] = []
     if widths is None:
-        _draw_rows_as_lists(screen, heads, cells)
+        for piece in _rows_as_lists(heads, cells, screen.width):
+            screen.print(piece)
     else:
         drawn = RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_edge=False)
         for at, (head, width) in enumerate(zip(heads, widths, strict=True)):
@@ -190,18 +205,18 @@ def _draw_records(screen: Console, rows: list[dict[str, Any]]) -> None:
         screen.print(Text(f"{'; '.join(notes)}: --json prints all", "faint"), soft_wrap=True)
 
 
-def _draw_rows_as_lists(screen: Console, heads: list[Text], cells: list[list[Text]]) -> None:
+def _rows_as_lists(heads: list[Text], cells: list[list[Text]], width: int) -> list[RenderableType]:
     """Each row as lines of name and value, for a terminal that is too narrow for columns."""
-    indent = min(max(head.cell_len for head in heads) + GAP, screen.width // 2)
-    for number, row in enumerate(cells):
+    indent = min(max(head.cell_len for head in heads) + GAP, width // 2)
+    drawn: list[RenderableType] = []
+    for row in cells:
         grid = RichTable.grid(padding=(0, GAP, 0, 0))
         grid.add_column(width=indent - GAP, no_wrap=True, overflow="ellipsis")
         grid.add_column(overflow="fold")
         for head, cell in zip(heads, row, strict=True):
             grid.add_row(Text(head.plain, "faint"), cell)
-        if number:
-            screen.print()
-        screen.print(grid)
+        drawn += [Text(), grid] if drawn else [grid]
+    return drawn
 
 
 def fit_columns(natural: Sequence[int], room: int) -> list[int] | None:

@@ -44,7 +44,7 @@ from defserve.client.replies import object_or_empty
 from defserve.client.targets import INSTALLED_CODE_FOLDERS, PACKAGE_FOLDER, connect_url, is_outside_folders
 from defserve.core.composition import Composition
 from defserve.core.json_values import is_object
-from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, UsageError
+from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError, UsageError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.serve.address import AddressUnreachable, CredentialsRequired, HttpRefusal, SignInError
 from defserve.tooling.lint.definitions import get_security_block
@@ -112,6 +112,13 @@ async def connect_target(
     except PeerTimeout as error:
         look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
         raise PeerTimeout(f"{error.message}\n  fix: {look}--timeout waits longer") from None
+    except ToolError as error:
+        # What went wrong is only told on the other side. A server in this process has shown it above.
+        is_shown = target.server is not None or (target.command and options.verbose)
+        if is_shown or not error.message.startswith("internal error (id "):
+            raise
+        look = "-v shows what the server writes to stderr" if target.command else "look for this id in the server's log"
+        raise ToolError(f"{error.message}\n  fix: {look}", data=error.data) from None
 
 
 async def _start_client(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from defserve.base.search_path import add_author_import_folder, find_shadowed_file, is_library_module
-from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.errors import PeerError, PeerGone, UsageError, find_nearest_names
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
@@ -196,17 +196,22 @@ def _run_file(path: str, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise _to_usage_error(f"running {os.path.basename(path)}", error) from error
+        raise _to_usage_error(f"running {os.path.basename(path)}", error, running=name) from error
     return module
 
 
 OTHER_FRAMEWORKS: Final = frozenset({"fastmcp", "mcp", "mcp_types"})
 """A program that was migrated may still import them."""
+_OTHER_ENCODING: Final = re.compile(r"codec can't decode|Non-UTF-8 code|null bytes")
+_MISSING_NAME: Final = re.compile(r"cannot import name '(\w+)'")
 _FOREIGN_IMPORT: Final = re.compile(rf"\s*(?:from|import)\s+(?:{'|'.join(sorted(OTHER_FRAMEWORKS))})\b")
 
 
-def _to_usage_error(doing: str, error: Exception) -> UsageError:
-    """The error for an exception in the author's module, with the author's line that led to it."""
+def _to_usage_error(doing: str, error: Exception, running: str = "") -> UsageError:
+    """The error for an exception in the author's module, with the author's line that led to it.
+
+    `running` is the module that did not get to its end, if importlib does not know of it.
+    """
     if isinstance(error, UsageError):
         return error
     where, frame, is_environment = "", error.__traceback__, False
@@ -216,11 +221,17 @@ def _to_usage_error(doing: str, error: Exception) -> UsageError:
         where = where if name.startswith(("<frozen", PACKAGE_FOLDER + os.sep)) else f"{name}:{frame.tb_lineno}"
         frame = frame.tb_next
     text, fix = str(error), ""
-    if isinstance(error, SyntaxError) and error.filename:
-        where, line = f"{error.filename}:{error.lineno}", (error.text or "").strip()
-        text = f"{error.msg}\n    {line}" if line else error.msg
+    if isinstance(error, SyntaxError):
+        if error.filename:
+            where, line = f"{error.filename}:{error.lineno}", (error.text or "").strip()
+            text = f"{error.msg}\n    {line}" if line else error.msg
+        fix = "save the file as UTF-8" if _OTHER_ENCODING.search(text) else ""
     elif hidden := _hidden_neighbour(error):
         fix = f"rename {os.path.basename(hidden)}: a library that defserve uses has its name, and is imported instead"
+    elif (owner := _name_module(error)) and (owner == running or "circular import" in text):
+        fix = f"{owner} and what it imports import each other: move what both need, as the server, into a third file"
+    elif near := _find_near_name(text, owner):
+        fix = f"did you mean {near!r}?"
     elif isinstance(error, ModuleNotFoundError) and error.name:
         fix = f"install {error.name!r} for {sys.executable}"
         if error.name.partition(".")[0] in OTHER_FRAMEWORKS:
@@ -243,13 +254,23 @@ def _list_foreign_imports(file: str) -> str:
     return "this file"
 
 
+def _name_module(error: Exception) -> str | None:
+    """The module in which something is missing."""
+    if isinstance(error, ImportError):
+        return error.name
+    return error.obj.__name__ if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) else None
+
+
+def _find_near_name(text: str, module: str | None) -> str:
+    """The name in a module that an import of another one was meant for, or an empty text."""
+    missing = _MISSING_NAME.match(text)
+    names = (name for name in dir(sys.modules.get(module or "")) if not name.startswith("_"))
+    return next(iter(find_nearest_names(missing[1], names)), "") if missing else ""
+
+
 def _hidden_neighbour(error: Exception) -> str | None:
     """The author's file that was meant, where something is missing in the library of the same name."""
-    if isinstance(error, ImportError):
-        name = error.name
-    else:
-        name = getattr(error.obj, "__name__", None) if isinstance(error, AttributeError) else None
-    return find_shadowed_file(name.partition(".")[0]) if isinstance(name, str) else None
+    return find_shadowed_file(name.partition(".")[0]) if (name := _name_module(error)) else None
 
 
 def _attribute(module: ModuleType, attribute: str, target: str) -> Any:

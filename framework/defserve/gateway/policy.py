@@ -18,7 +18,7 @@ from defserve.auth.principals import Principal, is_token_principal_id
 from defserve.auth.signed_tokens import JWT
 from defserve.base.secret_references import read_secret_setting
 from defserve.core.json_values import is_array, is_object
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mcpx.envelope import CAPABILITY_PROFILES
 
 Routing = Literal["all", "directed"]
@@ -372,7 +372,7 @@ def load_gateway_config(path: str | Path) -> GatewayConfig:
     try:
         return parse_config(tomllib.loads(text), file.parent)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file} is not TOML: {error}") from None
+        raise UsageError(f"{file} is not TOML: {error}", fix="correct that line") from None
     except UsageError as error:
         raise UsageError(error.problem, where=error.where or str(file), fix=error.fix) from None
 
@@ -532,5 +532,6 @@ def _check_settings(table: Mapping[str, Any], names: set[str], where: str) -> Ma
     """The same table. Raises UsageError if it has a setting that is not one of `names`."""
     for name in table:
         if name not in names:
-            raise UsageError(f"{where} has {name!r}, which is not a setting", fix=f"use {', '.join(sorted(names))}")
+            fix = did_you_mean(name, sorted(names), f"use {', '.join(sorted(names))}")
+            raise UsageError(f"{where} has {name!r}, which is not a setting", fix=fix)
     return table

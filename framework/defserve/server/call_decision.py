@@ -216,6 +216,8 @@ async def _examine_key(server: Server, name: str) -> ExaminedCaller:
         others = f"use one of {', '.join(names)}, {KEY_PREFIX}ID, or add --scopes for a caller with these scopes"
         if server.auth is not None and server.auth.site is not None:
             others += f"; {TOKEN_CALLER_NAME} is whoever signed in here with defserve login {server.auth.resource_url}"
+        if keys is not None and not known:
+            others += "; its store has no keys: run this where the keys are, or make one with defserve keys create"
         raise UsageError(f"{server.name} knows no caller {name!r}", fix=did_you_mean(name, names, others))
     (key,) = matches
     title = f'key "{key.principal}"'

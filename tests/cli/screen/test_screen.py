@@ -165,6 +165,23 @@ def test_a_note_without_room_stands_below(terminal: Terminal, monkeypatch: pytes
     ]
 
 
+def test_rows_are_lists_where_a_column_in_the_middle_would_not_be_drawn(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [("i" * 16, "may do many things, not only one", "60/min"), ("j", "", "")]
+    show_stdout(Table(("id", "may", "rates"), rows, fit=("may",)))
+    assert [line.rstrip() for line in terminal.getvalue().splitlines()] == [
+        f"id     {'i' * 16}",
+        "may    may do many things, not only one",
+        "rates  60/min",
+        "",
+        "id     j",
+        "may",
+        "rates",
+    ]
+
+
 def test_help_is_styled_and_its_text_stays():
     text = (
         "usage: defserve x [-h]\n\nAbout.\n\noptions:\n  -h, --help   show this\n  --on ADDRESS\n               where\n"

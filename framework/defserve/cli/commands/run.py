@@ -18,7 +18,7 @@ EXAMPLES: Final = """  defserve run server.py                 the object `server
   defserve run shop.tools:catalogue      an object in a module
   defserve run -m shop                   the server of a package
   defserve run server.py --on http://127.0.0.1:8000/mcp
-  defserve run server.py --on http://127.0.0.1:8000/mcp --workers 4
+  defserve run server.py --on http://127.0.0.1:8000/mcp --workers 4 --stateless
 """
 
 

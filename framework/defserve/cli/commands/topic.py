@@ -12,6 +12,7 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -20,7 +21,7 @@ from defserve.base.redaction import escape_unprintable
 from defserve.cli.parser import JSON_LINES_FLAG, CommandArgument, CommandParser, make_flag, parse_token
 from defserve.client.topic_client import ProposalText, TopicClient, join_topic, make_topic_address
 from defserve.core.json_values import is_object
-from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.protocols.mcpx.envelope import REQUEST_KIND, make_message_kind
 from defserve.protocols.mcpx.participant import NotCapable, NotPresent, ProposalNotPending
 from defserve.protocols.mcpx.proposals import Proposal
@@ -60,7 +61,14 @@ def main(argv: list[str]) -> int:
 
 
 async def _follow(url: str, token: str | None, options: Namespace) -> int:
-    async with join_topic(url, token=token) as me:
+    async with AsyncExitStack() as stack:
+        try:
+            me = await stack.enter_async_context(join_topic(url, token=token))
+        except (PeerGone, PeerTimeout):
+            raise
+        except PeerError as error:
+            fix = "give --token-file with the token of a participant that the gateway's file lets into this topic"
+            raise UsageError(error.message, fix=fix) from None
         terminal = TopicTerminal(me, json.dumps if options.json else _as_text)
         terminal.print_note(f"you are {me.id}; you may send {', '.join(me.capabilities.patterns) or 'nothing'}")
         if me.has_replaced:
