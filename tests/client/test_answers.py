@@ -186,6 +186,16 @@ async def test_a_stateless_question_that_was_not_offered_fails_the_call():
             await client.call("greet")
 
 
+@for_each_row("method", ["ping", "tools/list", "acme/" + "x" * 1_000, None, {"a": 1}])
+async def test_a_result_may_only_ask_for_what_the_specification_names(method: Any):
+    asked = {"resultType": "input_required", "inputRequests": {"q": {"method": method}}, "requestState": "s"}
+    server = PretendServer({**STATELESS, "tools/call": asked})
+    async with Client(server, answers=Answers(ask=lambda m, s: {}), methods={"ping": lambda _: {}}) as client:
+        with pytest.raises(PeerError, match="may ask for elicitation/create, sampling/") as raised:
+            await client.call("greet")
+    assert len(server.asked("tools/call")) == 1 and len(raised.value.message) < 250
+
+
 async def test_a_caller_may_look_at_input_required_itself():
     server = PretendServer({**STATELESS, "tools/call": asks_until(1)})
     async with Client(server) as client:
