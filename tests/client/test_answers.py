@@ -196,6 +196,24 @@ async def test_a_result_may_only_ask_for_what_the_specification_names(method: An
     assert len(server.asked("tools/call")) == 1 and len(raised.value.message) < 250
 
 
+@for_each_row("version", ["2025-11-25", "2025-03-26"])
+async def test_a_server_cannot_ask_in_a_result_within_a_session(version: str):
+    server = PretendServer({"tools/call": asks_until(1)})
+    asked: list[str] = []
+    async with Client(server, version=version, answers=Answers(ask=lambda m, s: asked.append(m) or {})) as client:
+        with pytest.raises(PeerError, match=f"tools/call asks for input, .* session of {version}"):
+            await client.call("greet")
+        result = await client.request("tools/call", {"name": "greet"}, follow=False)
+    assert result["resultType"] == "input_required"
+    assert not asked and len(server.asked("tools/call")) == 2
+
+
+async def test_a_result_in_a_session_may_have_any_other_member():
+    server = PretendServer({"tools/call": {"resultType": "acme", "content": []}, "tools/list": {"tools": []}})
+    async with Client(server, version="2025-11-25") as client:
+        assert await client.call("greet") is None
+
+
 async def test_a_caller_may_look_at_input_required_itself():
     server = PretendServer({**STATELESS, "tools/call": asks_until(1)})
     async with Client(server) as client:

@@ -206,3 +206,17 @@ async def test_an_answer_that_the_server_did_not_take_is_given_again():
             await task.result()
         async with asyncio.timeout(5):
             assert await task.result() is None
+
+
+async def test_a_task_in_a_session_cannot_ask_in_its_status():
+    question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"type": "object"}}}
+    waiting = {"taskId": "t", "status": "input_required", "pollInterval": 1, "inputRequests": {"q": question}}
+    told = [waiting, waiting, {"taskId": "t", "status": "completed", "result": {"content": []}}]
+    server = PretendServer({"tasks/get": lambda _: told.pop(0)})
+    asked: list[str] = []
+    async with Client(server, version="2025-11-25", answers=Answers(ask=lambda m, s: asked.append(m) or {})) as client:
+        task = await client.task("t", "wait")
+        assert "inputRequests" not in task.told
+        async with asyncio.timeout(10):
+            assert await task.result() is None
+    assert not asked and not server.asked("tasks/update")

@@ -435,8 +435,8 @@ class Client(ServerRequests):
             )
             if not is_object(result):
                 raise PeerError(f"the result of {method} is not an object")
-            if follow and agreement.stateless:
-                check_result_type(method, result, object_or_empty(complete.get("_meta")))
+            if follow:
+                check_result_type(method, result, object_or_empty(complete.get("_meta")), agreement)
             return result
 
         send = partial(send_with_input_rounds, ask, answers=self.answers) if follow else ask

@@ -97,6 +97,9 @@ class ServerTask(StartedCall):
     def apply_status(self, told: Json) -> None:
         """Take what the server tells of the task, such as in a `notifications/tasks`. What is over stays so."""
         if not self.is_over:
+            if not self._client.stateless:
+                # In a session a server asks with requests of its own.
+                told = {name: value for name, value in told.items() if name != "inputRequests"}
             self.told, self.status = told, str(told.get("status"))
             self.message = str(told.get("statusMessage") or "")
 
