@@ -171,6 +171,22 @@ async def test_a_server_that_asks_for_nothing_is_not_asked_again(asked: dict[str
     assert len(server.asked("tools/call")) == 1
 
 
+@for_each_row(
+    ("keys", "told"),
+    [([f"q{n}" for n in range(101)], "asks 101 questions at once"), (["k" * 1_025], "key of more than 1,024")],
+)
+async def test_nobody_is_asked_more_at_once_than_a_person_can_answer(keys: list[str], told: str):
+    question = {"method": "elicitation/create", "params": QUESTION}
+    flood = {"resultType": "input_required", "inputRequests": dict.fromkeys(keys, question)}
+    asked: list[str] = []
+    async with Client(
+        PretendServer({**STATELESS, "tools/call": flood}), answers=Answers(ask=lambda m, s: asked.append(m) or {})
+    ) as client:
+        with pytest.raises(PeerError, match=told):
+            await client.call("greet")
+    assert not asked
+
+
 async def test_a_server_that_never_stops_asking_is_given_up():
     server = PretendServer({**STATELESS, "tools/call": asks_until(10_000)})
     async with Client(server, answers=Answers(ask=lambda m, s: {})) as client:

@@ -18,6 +18,9 @@ from defserve.core.messages import Request
 from defserve.errors import MethodNotFound, PeerError, UsageError
 
 MAX_INPUT_ROUNDS = 16
+MAX_INPUT_REQUESTS: Final = 100
+"""Questions of one result. Each may be put to a person."""
+MAX_INPUT_KEY_LENGTH: Final = 1_024
 
 
 class Decision(Enum):
@@ -156,14 +159,22 @@ async def send_with_input_rounds(
 
 
 async def answer_input_requests(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    """The answers to the `inputRequests` of a result, by key. Raises PeerError for one that was not offered."""
+    """The answers to the `inputRequests` of a result, by key. Raises PeerError for one that was not offered, and for
+    more than anybody should be asked."""
+    requests = object_or_empty(result.get("inputRequests"))
+    if len(requests) > MAX_INPUT_REQUESTS:
+        raise PeerError(
+            f"the server asks {len(requests):,} questions at once; at most {MAX_INPUT_REQUESTS} are answered"
+        )
     # One after the other: most answers come from one person.
     responses: dict[str, Any] = {}
-    for key, asked in object_or_empty(result.get("inputRequests")).items():
+    for key, asked in requests.items():
+        if len(key) > MAX_INPUT_KEY_LENGTH:
+            raise PeerError(f"the server asks under a key of more than {MAX_INPUT_KEY_LENGTH:,} characters")
         request = object_or_empty(asked)
         method = str(request.get("method"))
         if method not in ANSWERERS:
-            raise PeerError(f"the server asks for {method[:80]!r} in inputRequests, where it may ask for {_QUESTIONS}")
+            raise PeerError(f"the server asks for {method[:80]}, and inputRequests may ask for {_QUESTIONS} only")
         try:
             responses[key] = await answers.answer_request(method, object_or_empty(request.get("params")))
         except MethodNotFound as unoffered:
