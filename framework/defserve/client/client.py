@@ -452,8 +452,8 @@ class Client(ServerRequests):
         return LifecycleChanges(self._listeners)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send any notification. Raises PeerGone if the server is gone."""
-        await self._conversation.notify(method, params or {})
+        """Send any notification. Raises PeerGone if the server is gone, PeerTimeout if it does not take it in time."""
+        await self._conversation.notify(method, params or {}, within=self.timeout)
 
     def notify_soon(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Task[None]:
         """Send a notification from code that cannot await. The task is done when it was sent, or could not be."""
