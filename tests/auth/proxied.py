@@ -59,7 +59,7 @@ async def visiting(
         yield Visit(http, vendor)
 
 
-def browser(server: Server) -> httpx2.AsyncClient:
+def browser(server: Server, address: str = "127.0.0.1") -> httpx2.AsyncClient:
     made = make_asgi_app(
         server.composition,
         server.mcp,
@@ -67,7 +67,7 @@ def browser(server: Server) -> httpx2.AsyncClient:
         {"allowed_hosts": ["tools.example.com"]},
         Address.parse("http://127.0.0.1:8000/mcp", "/mcp"),
     )
-    return httpx2.AsyncClient(transport=httpx2.ASGITransport(made), base_url=SITE)
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(made, client=(address, 4711)), base_url=SITE)
 
 
 async def call(http: httpx2.AsyncClient, token: str, tool: str = "who") -> httpx2.Response:

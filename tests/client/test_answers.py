@@ -171,6 +171,22 @@ async def test_a_server_that_asks_for_nothing_is_not_asked_again(asked: dict[str
     assert len(server.asked("tools/call")) == 1
 
 
+@for_each_row(
+    ("keys", "told"),
+    [([f"q{n}" for n in range(101)], "asks 101 questions at once"), (["k" * 1_025], "key of more than 1,024")],
+)
+async def test_nobody_is_asked_more_at_once_than_a_person_can_answer(keys: list[str], told: str):
+    question = {"method": "elicitation/create", "params": QUESTION}
+    flood = {"resultType": "input_required", "inputRequests": dict.fromkeys(keys, question)}
+    asked: list[str] = []
+    async with Client(
+        PretendServer({**STATELESS, "tools/call": flood}), answers=Answers(ask=lambda m, s: asked.append(m) or {})
+    ) as client:
+        with pytest.raises(PeerError, match=told):
+            await client.call("greet")
+    assert not asked
+
+
 async def test_a_server_that_never_stops_asking_is_given_up():
     server = PretendServer({**STATELESS, "tools/call": asks_until(10_000)})
     async with Client(server, answers=Answers(ask=lambda m, s: {})) as client:
@@ -184,6 +200,34 @@ async def test_a_stateless_question_that_was_not_offered_fails_the_call():
     async with Client(server) as client:
         with pytest.raises(PeerError, match="elicitation/create, which this client did not offer"):
             await client.call("greet")
+
+
+@for_each_row("method", ["ping", "tools/list", "acme/" + "x" * 1_000, None, {"a": 1}])
+async def test_a_result_may_only_ask_for_what_the_specification_names(method: Any):
+    asked = {"resultType": "input_required", "inputRequests": {"q": {"method": method}}, "requestState": "s"}
+    server = PretendServer({**STATELESS, "tools/call": asked})
+    async with Client(server, answers=Answers(ask=lambda m, s: {}), methods={"ping": lambda _: {}}) as client:
+        with pytest.raises(PeerError, match="may ask for elicitation/create, sampling/") as raised:
+            await client.call("greet")
+    assert len(server.asked("tools/call")) == 1 and len(raised.value.message) < 250
+
+
+@for_each_row("version", ["2025-11-25", "2025-03-26"])
+async def test_a_server_cannot_ask_in_a_result_within_a_session(version: str):
+    server = PretendServer({"tools/call": asks_until(1)})
+    asked: list[str] = []
+    async with Client(server, version=version, answers=Answers(ask=lambda m, s: asked.append(m) or {})) as client:
+        with pytest.raises(PeerError, match=f"tools/call asks for input, .* session of {version}"):
+            await client.call("greet")
+        result = await client.request("tools/call", {"name": "greet"}, follow=False)
+    assert result["resultType"] == "input_required"
+    assert not asked and len(server.asked("tools/call")) == 2
+
+
+async def test_a_result_in_a_session_may_have_any_other_member():
+    server = PretendServer({"tools/call": {"resultType": "acme", "content": []}, "tools/list": {"tools": []}})
+    async with Client(server, version="2025-11-25") as client:
+        assert await client.call("greet") is None
 
 
 async def test_a_caller_may_look_at_input_required_itself():

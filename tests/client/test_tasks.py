@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Server, ToolError
-from defserve.client import Answers, Client
+from defserve.client import Answers, Client, tasks
 from defserve.client.tasks import ServerTask, get_poll_seconds
 from defserve.errors import PeerError, ProtocolError
 from defserve.serve.lifespans import connect_in_memory
@@ -206,3 +206,50 @@ async def test_an_answer_that_the_server_did_not_take_is_given_again():
             await task.result()
         async with asyncio.timeout(5):
             assert await task.result() is None
+
+
+async def test_a_task_in_a_session_cannot_ask_in_its_status():
+    question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"type": "object"}}}
+    waiting = {"taskId": "t", "status": "input_required", "pollInterval": 1, "inputRequests": {"q": question}}
+    told = [waiting, waiting, {"taskId": "t", "status": "completed", "result": {"content": []}}]
+    server = PretendServer({"tasks/get": lambda _: told.pop(0)})
+    asked: list[str] = []
+    async with Client(server, version="2025-11-25", answers=Answers(ask=lambda m, s: asked.append(m) or {})) as client:
+        task = await client.task("t", "wait")
+        assert "inputRequests" not in task.told
+        async with asyncio.timeout(10):
+            assert await task.result() is None
+    assert not asked and not server.asked("tasks/update")
+
+
+async def test_a_task_that_never_stops_asking_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tasks, "MAX_TASK_QUESTIONS", 20)
+    asked: list[str] = []
+
+    def get(_: Any) -> Any:
+        questions = {f"q{len(asked)} {n}": {"method": "elicitation/create", "params": {}} for n in range(8)}
+        return {"taskId": "t", "status": "input_required", "pollIntervalMs": 1, "inputRequests": questions}
+
+    server = PretendServer({**STATELESS, "tasks/get": get, "tasks/update": {}})
+    async with Client(server, answers=Answers(ask=lambda m, s: asked.append(m) or {})) as client:
+        task = await client.task("t", "wait")
+        async with asyncio.timeout(10):
+            with pytest.raises(PeerError, match="the task of wait still asks after 16 questions"):
+                await task.result()
+    assert len(asked) == 16
+
+
+@for_each_row(
+    ("created", "told"),
+    [
+        ({"taskId": "t", "status": "zombie"}, "the task of wait has a status that no task can have: 'zombie'"),
+        ({"taskId": "t"}, "no task can have: 'None'"),
+        ({"status": "working"}, "made a task of wait, and gave it no taskId"),
+        ({"taskId": {}, "status": "working"}, "gave it no taskId"),
+    ],
+)
+async def test_a_task_that_is_none_is_told_at_once(created: dict[str, Any], told: str):
+    server = PretendServer({**STATELESS, "tools/call": {"resultType": "task", **created}})
+    async with Client(server) as client, asyncio.timeout(10):
+        with pytest.raises(PeerError, match=told):
+            await (await client.start("wait")).result()

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from defserve.stores import store as leases
-from defserve.stores.store import Lease, MemoryStore, Store, StoreBusy, StoreChange, StoreUnavailable
+from defserve.stores.sqlite import SqliteStore
+from defserve.stores.store import Lease, MemoryStore, Space, Store, StoreBusy, StoreChange, StoreUnavailable
 from tests.raw import until
 from tests.stores.conftest import Run
 
@@ -235,3 +237,54 @@ def test_a_release_does_not_wait_for_ever_for_a_store_that_never_answers(run: Ru
         await until(lambda: len(asyncio.all_tasks()) == 1)
 
     run(release())
+
+
+@pytest.mark.parametrize("prefix", ["", "server:name=notes:"])
+def test_a_lease_that_a_killed_process_took_before_the_clock_was_set_back_has_ended(
+    tmp_path: Path, run: Run, prefix: str
+):
+    async def set_back() -> None:
+        now = 1_000_000.0
+        store = SqliteStore(tmp_path / "store.db", clock=lambda: now)
+        space = f"{prefix}lease:tree"
+        took = StoreChange(Space(space), {"holder": b"killed"}, expect={"holder": None}, ttl=leases.TTL)
+        lasting = StoreChange(Space(f"{prefix}task:lease:1"), {"record": b"kept"}, ttl=86_400.0)
+        assert await store.change(took) and await store.change(lasting)
+        now -= leases.TTL
+        assert await store.get(Space(space), ["holder"]) == {"holder": b"killed"}
+        assert not await store.change(took)
+        now -= 3_600
+        assert await store.get(Space(space), ["holder"]) == {}
+        assert await store.get(lasting.space, ["record"]) == {"record": b"kept"}
+        # Whoever takes it now has it for as long as any lease.
+        assert await store.change(took._replace(put={"holder": b"other"}))
+        now += leases.TTL * 0.9
+        assert await store.get(Space(space), ["holder"]) == {"holder": b"other"}
+        assert not await store.change(took)
+        now += leases.TTL * 0.2
+        assert await store.change(took)
+        await store.close()
+
+    run(set_back())
+
+
+def test_a_living_holder_keeps_its_lease_when_the_clock_is_set_back(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(leases, "RENEWED_EVERY", 0.01)
+
+    async def set_back() -> None:
+        now, lost = 1_000_000.0, asyncio.Event()
+        store = SqliteStore(tmp_path / "store.db", clock=lambda: now)
+        held = Lease(store, "tree", b"one")
+        held.on_lost = lost.set
+        await held.acquire(10)
+        now -= 3_600
+        await asyncio.sleep(0.1)
+        assert await held.is_held() and not lost.is_set()
+        with pytest.raises(StoreBusy):
+            await Lease(store, "tree").acquire(0.05)
+        await held.release()
+        await store.close()
+
+    run(set_back())

@@ -1,6 +1,7 @@
 """Rates as token buckets, in a bounded table; bad tokens, counted by the address they come from, and logged.
 
-Each key may burst, then keeps to its rate. Only failures have to wait: a good token is always let in.
+Each key may burst, then keeps to its rate. Only failures have to wait: a good token is always let in. Wrong secrets of
+clients are counted here too.
 """
 
 from __future__ import annotations
@@ -126,13 +127,54 @@ class FailedTokenCounts:
 
         `forwarded_for` are the X-Forwarded-For headers of the request.
         """
-        if (
+        network = self.find_network(address, forwarded_for)
+        return self._failures.take_token(network) if network else 0.0
+
+    def find_network(self, address: str, forwarded_for: Iterable[bytes]) -> str:
+        """What an address is counted as; empty if many callers share it."""
+        is_shared = (
             not address
             or is_loopback(address)
             or (self._trusted_proxy and not _names(forwarded_for, address, self._counted_as))
-        ):
-            return 0.0
-        return self._failures.take_token(self._counted_as(address))
+        )
+        return "" if is_shared else self._counted_as(address)
+
+
+ALL_FAILED_SECRETS = Rate(per_second=1, burst=100)
+MAX_PROVEN_NETWORKS = 1_024
+
+
+class FailedSecretCounts:
+    """How many wrong secrets were tried for each client lately: from one network, and from all.
+
+    People choose secrets that can be guessed, so a try that has to wait is refused even if its secret is right.
+    Right ones don't count, and a network from which the client has proved itself before doesn't wait for what strangers
+    try from others. An empty `network` is one that many callers share.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._by_network = RateBuckets(FAILED_AUTH, clock=clock)
+        self._by_client = RateBuckets(ALL_FAILED_SECRETS, clock=clock)
+        self._proven: dict[tuple[str, str], None] = {}
+
+    def check_try(self, client: str, network: str, *, is_right: bool) -> float:
+        """A secret of a client was tried. Returns how many seconds the next try has to wait for; 0: it counts."""
+        is_proven = (client, network) in self._proven
+        wait = max(
+            self._by_network.get_wait_seconds((client, network)) if network else 0.0,
+            0.0 if is_proven else self._by_client.get_wait_seconds(client),
+        )
+        if wait:
+            return wait
+        if not is_right:
+            self._by_client.take_token(client)
+            if network:
+                self._by_network.take_token((client, network))
+        elif network and not is_proven:
+            if len(self._proven) >= MAX_PROVEN_NETWORKS:
+                del self._proven[next(iter(self._proven))]
+            self._proven[client, network] = None
+        return 0.0
 
 
 class RefusalLog:

@@ -14,9 +14,13 @@ from typing import Any, Final, TypeAlias
 from defserve.client.exchange import RequestHandler
 from defserve.client.extension import ClientExtension
 from defserve.client.replies import Json, object_or_empty
+from defserve.core.messages import Request
 from defserve.errors import MethodNotFound, PeerError, UsageError
 
 MAX_INPUT_ROUNDS = 16
+MAX_INPUT_REQUESTS: Final = 100
+"""Questions of one result. Each may be put to a person."""
+MAX_INPUT_KEY_LENGTH: Final = 1_024
 
 
 class Decision(Enum):
@@ -79,10 +83,13 @@ class Answers(ClientExtension):
         return offer
 
     def requests(self) -> dict[str, RequestHandler]:
-        return dict.fromkeys(ANSWERERS, lambda request: self.answer_request(request.method, request.params))
+        return {**dict.fromkeys(ANSWERERS, self._answer_peer), "ping": _answer_ping}
+
+    async def _answer_peer(self, request: Request) -> dict[str, Any]:
+        return await self.answer_request(request.method, request.params)
 
     async def answer_request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of one request of the server. Raises MethodNotFound for a request that was not offered."""
+        """The result of one question of the server. Raises MethodNotFound for one that was not offered."""
         answerer = ANSWERERS.get(method)
         if answerer is None:
             raise MethodNotFound(f"this client does not answer {method}")
@@ -116,16 +123,18 @@ class Answers(ClientExtension):
         roots: Sequence[Root] = await maybe_await(self.roots()) if callable(self.roots) else self.roots
         return {"roots": [{"uri": root} if isinstance(root, str) else root for root in roots]}
 
-    async def _ping(self, params: dict[str, Any]) -> dict[str, Any]:
-        return {}
+
+async def _answer_ping(request: Request) -> dict[str, Any]:
+    return {}
 
 
 ANSWERERS: Final[Mapping[str, Callable[[Answers, dict[str, Any]], Awaitable[dict[str, Any]]]]] = {
     "elicitation/create": Answers._elicitation,  # pyright: ignore[reportPrivateUsage]
     "sampling/createMessage": Answers._sampling,  # pyright: ignore[reportPrivateUsage]
     "roots/list": Answers._roots,  # pyright: ignore[reportPrivateUsage]
-    "ping": Answers._ping,  # pyright: ignore[reportPrivateUsage]
 }
+"""What a server may ask for: with a request of its own in a session, in the `inputRequests` of a result without one."""
+_QUESTIONS: Final = ", ".join(ANSWERERS)
 
 
 async def send_with_input_rounds(
@@ -150,12 +159,22 @@ async def send_with_input_rounds(
 
 
 async def answer_input_requests(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    """The answers to the `inputRequests` of a result, by key. Raises PeerError for one that was not offered."""
+    """The answers to the `inputRequests` of a result, by key. Raises PeerError for one that was not offered, and for
+    more than anybody should be asked."""
+    requests = object_or_empty(result.get("inputRequests"))
+    if len(requests) > MAX_INPUT_REQUESTS:
+        raise PeerError(
+            f"the server asks {len(requests):,} questions at once; at most {MAX_INPUT_REQUESTS} are answered"
+        )
     # One after the other: most answers come from one person.
     responses: dict[str, Any] = {}
-    for key, asked in object_or_empty(result.get("inputRequests")).items():
+    for key, asked in requests.items():
+        if len(key) > MAX_INPUT_KEY_LENGTH:
+            raise PeerError(f"the server asks under a key of more than {MAX_INPUT_KEY_LENGTH:,} characters")
         request = object_or_empty(asked)
         method = str(request.get("method"))
+        if method not in ANSWERERS:
+            raise PeerError(f"the server asks for {method[:80]}, and inputRequests may ask for {_QUESTIONS} only")
         try:
             responses[key] = await answers.answer_request(method, object_or_empty(request.get("params")))
         except MethodNotFound as unoffered:

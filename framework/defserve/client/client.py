@@ -435,8 +435,8 @@ class Client(ServerRequests):
             )
             if not is_object(result):
                 raise PeerError(f"the result of {method} is not an object")
-            if follow and agreement.stateless:
-                check_result_type(method, result, object_or_empty(complete.get("_meta")))
+            if follow:
+                check_result_type(method, result, object_or_empty(complete.get("_meta")), agreement)
             return result
 
         send = partial(send_with_input_rounds, ask, answers=self.answers) if follow else ask
@@ -452,8 +452,8 @@ class Client(ServerRequests):
         return LifecycleChanges(self._listeners)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send any notification. Raises PeerGone if the server is gone."""
-        await self._conversation.notify(method, params or {})
+        """Send any notification. Raises PeerGone if the server is gone, PeerTimeout if it does not take it in time."""
+        await self._conversation.notify(method, params or {}, within=self.timeout)
 
     def notify_soon(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Task[None]:
         """Send a notification from code that cannot await. The task is done when it was sent, or could not be."""

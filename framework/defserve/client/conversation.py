@@ -339,12 +339,19 @@ class ClientConversation:
         """Await `work`, for which the peer waits: meanwhile, none of our deadlines passes."""
         return await self._answering.run_own_work(work)
 
-    async def notify(self, method: str, params: Params) -> None:
+    async def notify(self, method: str, params: Params, *, within: float | None = None) -> None:
+        """Send a notification. Raises PeerTimeout if the peer does not take it within so many seconds.
+
+        A link that may have to sign in has limits of its own.
+        """
         if self._gone:
             raise self._departure()
-        await self._send_message(
-            encode({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})}), method
-        )
+        message = encode({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})})
+        try:
+            async with asyncio.timeout(None if isinstance(self._link, SigningInLink) else within):
+                await self._send_message(message, method)
+        except TimeoutError:
+            raise PeerTimeout(f"the server did not take {method} within {within:g} s") from None
 
     async def _send_message(self, message: bytes, method: str | None = None) -> None:
         if self._sessions is None:
@@ -358,7 +365,7 @@ class ClientConversation:
 
     async def _try_notify(self, method: str, params: Params) -> None:
         try:
-            await self.notify(method, params)
+            await self.notify(method, params, within=SETTING_SECONDS)
         except PeerError as error:
             log.debug("the peer could not be told: %s", error)
 

@@ -88,13 +88,16 @@ class SessionTerms:
         return {**params, "_meta": {**self.envelope, **level, **object_or_empty(params.get("_meta"))}}
 
 
-def check_result_type(method: str, result: Json, meta: Json) -> None:
+def check_result_type(method: str, result: Json, meta: Json, terms: SessionTerms) -> None:
     """Raises PeerError for a result that is not to be read as what was asked for, nor as a question.
 
-    `meta` is what the request said. An extension that it offers may have types of its own.
+    `meta` is what the request said. An extension that it offers may have types of its own. In a session, results have
+    no types, and a server asks with requests of its own.
     """
     kind = result.get("resultType")
-    if kind in (None, "complete", "input_required"):
+    if kind == "input_required" and not terms.stateless:
+        raise PeerError(f"the result of {method} asks for input, which no result may in a session of {terms.version}")
+    if kind in (None, "complete", "input_required") or not terms.stateless:
         return
     offered = object_or_empty(object_or_empty(meta.get(MCP_KEY_PREFIX + "clientCapabilities")).get("extensions"))
     if not (MCP_KEY_PREFIX + "tasks" in offered if kind == "task" else offered):

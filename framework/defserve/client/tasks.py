@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.client.answers import answer_input_requests
+from defserve.client.answers import MAX_INPUT_REQUESTS, MAX_INPUT_ROUNDS, answer_input_requests
 from defserve.client.conversation import ProgressHandler
 from defserve.client.eras import MCP_KEY_PREFIX, SessionTerms
 from defserve.client.replies import Json, number_or_none, object_or_empty
@@ -25,6 +25,8 @@ TASKS: Final = "tasks"
 TASKS_EXTENSION_ID: Final = MCP_KEY_PREFIX + TASKS
 POLL_SECONDS: Final = 1.0
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 60.0
+MAX_TASK_QUESTIONS: Final = MAX_INPUT_ROUNDS * MAX_INPUT_REQUESTS
+"""As many as a call without a task may ask."""
 FINAL_TASK_STATUSES: Final = frozenset(("completed", "failed", "cancelled"))
 MISSING_CAPABILITY_ERROR_CODE: Final = -32021
 
@@ -97,6 +99,9 @@ class ServerTask(StartedCall):
     def apply_status(self, told: Json) -> None:
         """Take what the server tells of the task, such as in a `notifications/tasks`. What is over stays so."""
         if not self.is_over:
+            if not self._client.stateless:
+                # In a session a server asks with requests of its own.
+                told = {name: value for name, value in told.items() if name != "inputRequests"}
             self.told, self.status = told, str(told.get("status"))
             self.message = str(told.get("statusMessage") or "")
 
@@ -116,18 +121,26 @@ class ServerTask(StartedCall):
         while not self.is_over:
             if self.status == "input_required":
                 await self._answer()
+            elif self.status != "working":
+                raise PeerError(f"the task{self._of_tool} has a status that no task can have: {self.status[:80]!r}")
             await asyncio.sleep(self.pause)
             await self.refresh()
         if self.status == "completed":
             return object_or_empty(self.told.get("result"))
         if self.status == "cancelled":
-            raise PeerError(f"the task{f' of {self.tool}' if self.tool else ''} was cancelled")
+            raise PeerError(f"the task{self._of_tool} was cancelled")
         raise make_peer_error(object_or_empty(self.told.get("error")), self.message or "the server gave no reason")
+
+    @property
+    def _of_tool(self) -> str:
+        return f" of {self.tool}" if self.tool else ""
 
     async def _answer(self) -> None:
         # An answer may not show in the task yet. It must not be given twice.
         asked = object_or_empty(self.told.get("inputRequests"))
         new = {key: request for key, request in asked.items() if key not in self._answered}
+        if len(self._answered) + len(new) > MAX_TASK_QUESTIONS:
+            raise PeerError(f"the task{self._of_tool} still asks after {len(self._answered):,} questions")
         if new:
             given = await answer_input_requests({"inputRequests": new}, self._client.answers)
             await self.answer(given)
@@ -181,6 +194,8 @@ async def start_tool_call(
     meta = terms.make_extension_meta(TASKS)
     result = await client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta)
     if result.get("resultType") == "task":
+        if not isinstance(result.get("taskId"), str):
+            raise PeerError(f"the server made a task of {tool}, and gave it no taskId")
         return ServerTask(client, tool, meta, result)
     done = CallWithoutTask(client, tool, asyncio.create_task(asyncio.sleep(0, result)))
     done.status = "completed"

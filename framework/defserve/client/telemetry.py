@@ -67,10 +67,10 @@ class TracedConversation(ClientConversation):
         self._tracer.finish(span, read_reply_outcome(reply), reply.result)
         return reply
 
-    async def notify(self, method: str, params: Params) -> None:
+    async def notify(self, method: str, params: Params, *, within: float | None = None) -> None:
         span, params = self._start_span(method, params, None)
         try:
-            await super().notify(method, params)
+            await super().notify(method, params, within=within)
         except BaseException as error:
             self._tracer.finish(span, read_exception_outcome(error))
             raise

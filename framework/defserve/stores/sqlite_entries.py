@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
-from defserve.stores.store import StoreChange
+from defserve.stores.store import MAX_LEASE_SECONDS, StoreChange, is_lease_space
 
 UNEXPIRED_CONDITION: Final = "(expires IS NULL OR expires > ?)"
 
@@ -67,15 +67,20 @@ class EntryRequest(NamedTuple):
 
 
 def find_entries(connection: sqlite3.Connection, places: Collection[EntryKey], now: float) -> list[Row]:
-    """The entries that exist; some may come twice."""
+    """The entries that exist; some may come twice.
+
+    A lease that lies further ahead than any can was taken before the clock was set back. It has ended: its holder may
+    be dead. One that is alive takes it again when it would renew it.
+    """
     found: list[Row] = []
+    latest = now + MAX_LEASE_SECONDS
     wanted = list(places)
     for start in range(0, len(wanted), _MAX_BATCH_SIZE):
         some = wanted[start : start + _MAX_BATCH_SIZE]
         size = 1 << (len(some) - 1).bit_length()
         some += some[-1:] * (size - len(some))  # asking twice does no harm
         found += connection.execute(_FIND[size], (*chain.from_iterable(some), now))
-    return found
+    return [row for row in found if row[3] is None or row[3] <= latest or not is_lease_space(row[0])]
 
 
 def map_rows_to_values(rows: Iterable[Row]) -> dict[EntryKey, bytes]:

@@ -288,6 +288,8 @@ def _size_space(space: str) -> int:
 
 TTL: Final = 3.0
 RENEWED_EVERY: Final = TTL / 4
+MAX_LEASE_SECONDS: Final = 60.0
+"""No lease lasts longer, so one that seems to is not valid: see `find_entries` in `sqlite_entries`."""
 FIRST_PAUSE: Final = 0.005
 MAX_PAUSE_SECONDS: Final = 0.1
 WITHDRAWAL: Final = 1.0
@@ -296,6 +298,11 @@ WITHDRAWAL: Final = 1.0
 _HOLDER: Final = "holder"
 
 log = get_logger()
+
+
+def is_lease_space(space: str) -> bool:
+    """Whether a space, with or without the name of its server, is a lease."""
+    return (space.split(":", 2)[-1] if space.startswith(SERVER_SPACES) else space).startswith(LEASE_SPACES)
 
 
 def make_lease_token() -> bytes:
@@ -387,7 +394,11 @@ class Lease:
         while True:
             await asyncio.sleep(RENEWED_EVERY)
             try:
-                if not await self._store.change(self._make_hold_change(self._token)):
+                # It may have ended without another holder: we were paused, or the clock was set back.
+                if not (
+                    await self._store.change(self._make_hold_change(self._token))
+                    or await self._store.change(self._make_hold_change(None))
+                ):
                     if self.on_lost is not None:
                         self.on_lost()
                     return

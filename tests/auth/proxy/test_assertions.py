@@ -53,8 +53,8 @@ def make_proxy(company: Provider, **options: Any) -> OAuthProxy:
 
 
 @asynccontextmanager
-async def at(auth: OAuthProxy):
-    async with browser(notes(auth)) as http:
+async def at(auth: OAuthProxy, address: str = "127.0.0.1"):
+    async with browser(notes(auth), address) as http:
         yield http
     await auth.close()
 
@@ -407,6 +407,26 @@ async def test_one_wrong_thing_in_a_clients_assertion_is_enough(company: Provide
         answer = await act(http, **client_assertion(**changed()))
     assert (answer.status_code, answer.json()["error"]) == (401, "invalid_client")
     assert f": {check}" in answer.json()["error_description"]
+
+
+@pytest.mark.parametrize("path", ["/token", "/revoke"])
+async def test_a_stranger_cannot_guess_the_secret_of_a_client_nor_lock_it_out(company: Provider, path: str) -> None:
+    auth = make_proxy(company)
+    async with at(auth, "198.51.100.7") as own, at(auth, "203.0.113.9") as http:
+        assert (await act(own, ("job", "j" * 40))).status_code == 200
+
+        async def guess(secret: str) -> httpx2.Response:
+            return await http.post(path, data={"grant_type": "client_credentials", "token": "x"}, auth=("job", secret))
+
+        refused = [await guess(f"wrong {n}") for n in range(12)]
+        assert [answer.status_code for answer in refused] == [401] * 10 + [429] * 2
+        last = await guess("j" * 40)
+        assert (last.status_code, last.json()["error"]) == (429, "temporarily_unavailable")
+        assert 1 <= int(last.headers["retry-after"]) <= 7 and "www-authenticate" not in last.headers
+        assert "too many wrong secrets" in last.json()["error_description"]
+        # The client itself, at its own address, and others at the stranger's go on.
+        assert [(await act(own, ("job", "j" * 40))).status_code for _ in range(20)] == [200] * 20
+        assert (await act(http, ("claude", "s" * 40))).json()["error"] == "unauthorized_client"
 
 
 async def test_a_clients_assertion_is_good_once(company: Provider, tmp_path: Any) -> None:

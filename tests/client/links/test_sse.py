@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +108,18 @@ def test_an_event_that_does_not_end_is_given_up(endless: bytes):
     with pytest.raises(PeerError, match="more than 100 bytes"):
         for _ in range(1_000):
             stream.feed(endless)
+
+
+@for_each_row("line", [b"data:xy\n", b"data\n", b"data:" + b"x" * 100 + b"\n"])
+def test_an_event_of_many_lines_takes_no_more_than_its_bytes(line: bytes):
+    parser = SseParser(1_000_000)
+    tracemalloc.start()
+    with pytest.raises(PeerError, match="more than 1000000 bytes"):
+        for _ in range(1_000_000 // len(line)):
+            parser.feed(line * 10)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_500_000
 
 
 def test_many_short_events_and_comments_are_no_long_event():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 import sys
 from pathlib import Path
@@ -8,8 +9,9 @@ import anyio
 import pytest
 
 from defserve.client import Answers, Client
+from defserve.client.links import child_process
 from defserve.client.links.stdio import ProcessLink
-from defserve.errors import PeerGone
+from defserve.errors import PeerError, PeerGone, PeerTimeout
 from tests.effort import slow
 from tests.rows import for_each_row
 
@@ -182,3 +184,27 @@ async def test_a_relative_program_is_another_target_in_another_directory(
         targets.append(link.target)
         await link.aclose()
     assert targets[0] != targets[1]
+
+
+DEAF = """
+import json, sys, time
+said = json.loads(sys.stdin.readline())
+agreed = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "deaf", "version": "1"}}
+print(json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": agreed}), flush=True)
+time.sleep(60)
+"""
+
+
+async def test_a_server_that_does_not_read_its_input_is_given_up_and_fills_no_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(child_process, "MAX_UNREAD_INPUT_BYTES", 2_500_000)
+    link = await ProcessLink.spawn(sys.executable, ["-c", DEAF], grace=0.1)
+    async with Client(link, version="2025-11-25", timeout=0.2) as client, asyncio.timeout(20):
+        with pytest.raises(PeerTimeout, match="did not take notifications/large within 0.2 s"):
+            await client.notify("notifications/large", {"text": "x" * 1_000_000})
+        with pytest.raises(PeerTimeout, match="no answer to tools/call"):
+            await client.call("large", text="x" * 1_000_000)
+        with pytest.raises(PeerTimeout):
+            await client.call("large", text="x" * 1_000_000)
+        for _ in range(3):
+            with pytest.raises(PeerError, match="does not read its input: 2,...,... bytes wait for it"):
+                await client.call("large", text="x" * 1_000_000)

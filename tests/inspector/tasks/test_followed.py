@@ -23,6 +23,8 @@ pytestmark = pytest.mark.anyio
 class Asking:
     """A server, as a client and an inspection see it. Its task asks `method` a hundred times, and takes no answer."""
 
+    stateless = True
+
     def __init__(self, method: str) -> None:
         self.questions, self.answers = Questions(lambda *_: None), Answers()
         self.polls, self.updates = 0, list[str]()

@@ -22,8 +22,8 @@ from defserve.auth.bearer_tokens import TokenRefused
 from defserve.auth.issuers import read_claimed_subject
 from defserve.auth.oauth import check_oauth_url, decode_client_basic_auth, is_loopback
 from defserve.auth.proxy.seals import TokenSealer
-from defserve.auth.proxy.site_messages import OAuthError, SiteRequest
-from defserve.auth.rates import Rate, RateBuckets
+from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, TooManyTries
+from defserve.auth.rates import FailedSecretCounts, Rate, RateBuckets
 from defserve.base.hidden_characters import remove_hidden_characters
 from defserve.base.peer_bounds import ByteBoundedCache
 from defserve.base.redaction import get_logger
@@ -60,6 +60,7 @@ class ClientDirectory:
         if len(self._registered) != len(registered):
             raise UsageError("OAuthProxy(clients=…) names a client twice", fix="keep one of them")
         self._registered_keys = {each.to_client().key for each in registered}
+        self._failures = FailedSecretCounts()
 
     def register(self, body: bytes) -> dict[str, Any]:
         """The answer to a registration (RFC 7591 §3.2.1). Raises OAuthError."""
@@ -113,7 +114,7 @@ class ClientDirectory:
             return await self._authenticate_by_signature(request, form)
         id, secret = shown or (form.get("client_id", ""), form.get("client_secret", ""))
         client = await self.find_client(id, request.address)
-        if client is None or client.keys is not None or not await self._is_secret(client, secret):
+        if client is None or client.keys is not None or not await self._is_secret(client, secret, request.network):
             raise OAuthError("invalid_client", _UNKNOWN)
         return client
 
@@ -126,9 +127,16 @@ class ClientDirectory:
         """Whether the client with this short key is one that the operator knows."""
         return key in self._registered_keys
 
-    async def _is_secret(self, client: OAuthClient, secret: str) -> bool:
+    async def _is_secret(self, client: OAuthClient, secret: str, network: str) -> bool:
+        """Raises OAuthError if too many wrong secrets were tried."""
         if (known := self._registered.get(client.id)) is not None:
-            return await known.is_secret(secret)
+            is_right = await known.is_secret(secret)
+            if wait := self._failures.check_try(client.id, network, is_right=is_right):
+                raise TooManyTries("too many wrong secrets were tried for this client", wait)
+            if not is_right:
+                log.warning("a wrong secret of the client %s came from %s", client.id, network or "a shared address")
+            return is_right
+        # These secrets are ours: nobody guesses one.
         return client.method == "none" or self._seals.is_valid_mac("client secret", client.id, secret)
 
     async def _authenticate_by_signature(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:

@@ -21,6 +21,8 @@ class SiteRequest:
     body: bytes = b""
     address: str = ""
     """Where it comes from: one text for all addresses of a machine."""
+    network: str = ""
+    """The same, to count what fails; empty if many callers share the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,18 @@ class OAuthError(Exception):
     @property
     def fields(self) -> dict[str, str]:
         return {"error": self.error, "error_description": self.description}
+
+
+class TooManyTries(OAuthError):
+    """A refusal of whoever has tried too often, and may try again in so many seconds."""
+
+    def __init__(self, description: str, seconds: float) -> None:
+        wait = int(seconds) + 1
+        super().__init__("temporarily_unavailable", f"{description}. Wait {wait} s", [("retry-after", str(wait))])
+
+    @property
+    def status(self) -> int:
+        return 429
 
 
 class SignInRefused(Exception):

@@ -22,11 +22,13 @@ from defserve.base.redaction import escape_unprintable_lines, get_logger
 from defserve.client.link import MAX_LOOP_TURN_SECONDS, ProgramMissing, split_into_pieces
 from defserve.client.replies import KEPT_HEAD_BYTES, KEPT_TAIL_BYTES, TruncatedMessage
 from defserve.core.messages import LineSplitter
-from defserve.errors import PeerGone
+from defserve.errors import PeerError, PeerGone
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_READY_BYTES: Final = 1024 * 1024
+MAX_UNREAD_INPUT_BYTES = 64 * 1024 * 1024
+"""What a child that doesn't read its input may have waiting. Then it is sent nothing more."""
 """Bytes of messages that wait to be received. Then the child has to wait."""
 LATE_OUTPUT_SECONDS = 0.2
 """How long what a process wrote may come after its exit. A grandchild may hold its pipes open for ever."""
@@ -164,10 +166,12 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return cast("asyncio.SubprocessTransport", self._transport)
 
     def write(self, data: bytes) -> bool:
-        """Whether it is written. If not, `written` waits for it."""
+        """Whether it is written. If not, `drain_input` waits for it. Raises PeerError if too much waits already."""
         stdin = self._input or self._stdin
         if stdin.is_closing():
             return False
+        if self._writable is not None and (size := stdin.get_write_buffer_size()) > MAX_UNREAD_INPUT_BYTES:
+            raise PeerError(f"{self.options.command} does not read its input: {size:,} bytes wait for it")
         stdin.write(data)
         return self._writable is None and not stdin.is_closing()
 

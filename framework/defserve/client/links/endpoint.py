@@ -140,7 +140,8 @@ class HttpEndpoint:
         except ValueError:
             raise PeerError(f"{self} redirects to {location[:MAX_QUOTE_LENGTH]!r}, which is not an address") from None
         if there.origin != self._address.origin or response.status not in (307, 308):
-            raise PeerError(f"{self} redirects to {there}; if that is the server, use that address")
+            place = str(there)[:MAX_QUOTE_LENGTH]
+            raise PeerError(f"{self} redirects to {place}; if that is the server, use that address")
         self._address = there
 
     async def read_refusal(self, response: HttpResponse) -> PeerError | None:
@@ -163,7 +164,7 @@ class HttpEndpoint:
         words = " ".join(str(error.get("message") or body.decode(errors="replace")).split())[:MAX_QUOTE_LENGTH]
         if get_response_media_type(response) == HTML_MEDIA_TYPE:
             words = WEB_PAGE
-        text = f"{self} answered HTTP {status} {response.reason}".rstrip()
+        text = f"{self} answered HTTP {status} {response.reason[:MAX_QUOTE_LENGTH]}".rstrip()
         return HttpRefusal(
             f"{text}: {words}" if words else text, data={**object_or_empty(error.get("data")), "status": status}
         )

@@ -243,7 +243,7 @@ class SseParser:
         """A new connection continues the stream. Half an event is dropped; `last_id` and `retry` stay."""
         self._rest, self._first, self._after_cr = bytearray(), True, False
         self._kind, self._id, self._size = "", self.last_id, 0
-        self._data: list[bytes] = []
+        self._data = bytearray()
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that `chunk` completes. Raises PeerError if one is longer than `limit` bytes."""
@@ -283,7 +283,9 @@ class SseParser:
 
     def _field(self, name: bytes, value: bytes) -> None:
         if name == b"data":
-            self._data.append(value)
+            # Not a list of lines: short ones would take many times their size.
+            self._data += value
+            self._data += b"\n"
         elif name == b"event":
             self._kind = value.decode(errors="replace")
         elif name == b"id" and b"\0" not in value:
@@ -295,8 +297,9 @@ class SseParser:
 
     def _dispatch(self, events: list[SseEvent]) -> None:
         self.last_id = self._id
-        if data := b"\n".join(self._data):
-            events.append(SseEvent(self._kind or "message", data))
+        del self._data[-1:]
+        if self._data:
+            events.append(SseEvent(self._kind or "message", bytes(self._data)))
         self._kind, self._size = "", 0
         self._data.clear()
 

@@ -262,7 +262,9 @@ class HttpLink:
                 self._session = response.headers.get(SESSION.lower())
             kind = get_response_media_type(response)
             if kind == JSON_MEDIA_TYPE:
-                return await self._hear(await read_body(response), request, hear)
+                if (answer := await self._hear(await read_body(response), request, hear)) is None:
+                    raise PeerGone(f"the server answered {request.method} with JSON that is no reply to it")
+                return answer
             if kind == EVENT_STREAM_MEDIA_TYPE:
                 return await self._streams.read_events_until_answered(response, stream, request, hear)
             raise PeerError(

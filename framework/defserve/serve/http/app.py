@@ -218,7 +218,8 @@ class HttpApp:
     async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
         """The methods at the path of a request. None: it is answered already."""
         if self._site is not None and (at := self._at_site(self._site, exchange, scope)) is not None:
-            await answer_site_request(self._site, at, exchange, scope, self.gate, self.provider.limits.body)
+            seconds = self.provider.limits.body
+            await answer_site_request(self._site, at, exchange, scope, self.gate, seconds, self._failures)
             return None
         if not await self._passes(exchange, scope):
             return None

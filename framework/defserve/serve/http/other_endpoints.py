@@ -22,6 +22,7 @@ from defserve.auth.authority import MAX_ADDRESS_LENGTH, make_anonymous_ip_princi
 from defserve.auth.live_credentials import CREDENTIAL_ENDED_REASON, BearerCredential, LiveBearerCredentials
 from defserve.auth.principals import Principal
 from defserve.auth.proxy.site_messages import MAX_SITE_BODY_BYTES, SiteRequest
+from defserve.auth.rates import FailedTokenCounts
 from defserve.base.peer_bounds import MAX_PEER_TEXT_LENGTH, truncate_text
 from defserve.core.json_values import find_limit_violation, is_object
 from defserve.core.messages import Params, Request, encode
@@ -653,7 +654,13 @@ async def answer_shaped(
 
 
 async def answer_site_request(
-    site: OAuthProxySite, path: str, exchange: Exchange, scope: Scope, gate: HostOriginGate, seconds: float
+    site: OAuthProxySite,
+    path: str,
+    exchange: Exchange,
+    scope: Scope,
+    gate: HostOriginGate,
+    seconds: float,
+    failures: FailedTokenCounts,
 ) -> None:
     """Answer a request for one of the paths of the site. Its pages judge origins themselves."""
     exchange.read_head()
@@ -670,14 +677,15 @@ async def answer_site_request(
         if not exchange.gone:
             await exchange.refuse(413, f"The body is larger than {MAX_SITE_BODY_BYTES} bytes", CONNECTION_CLOSE_HEADERS)
         return
-    client = scope.get("client")
-    headers: dict[str, str] = {}
+    client, headers = scope.get("client"), dict[str, str]()
     for name, value in scope["headers"]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         # HTTP/2 may send each cookie in a header of its own.
         headers[key] = text if key not in headers else f"{headers[key]}{'; ' if key == 'cookie' else ', '}{text}"
     query = scope.get("query_string", b"").decode("latin-1")
-    asked = SiteRequest(scope["method"], path, query, headers, body, get_client_network(client[0]) if client else "")
+    address = client[0] if client else ""
+    network = failures.find_network(address, (headers.get("x-forwarded-for", "").encode("latin-1"),))
+    asked = SiteRequest(scope["method"], path, query, headers, body, get_client_network(address), network)
     answer = await site.answer_request(asked)
     sent = [(name.encode(), value.encode("latin-1", "replace")) for name, value in answer.headers]
     kinds = [one for one in sent if one[0] == b"content-type"]

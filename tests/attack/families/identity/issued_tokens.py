@@ -36,6 +36,7 @@ from tests.attack.controls.identity import (
     publish_private_keys,
     read_tokens_without_checking,
     take_any_introspection,
+    take_any_number_of_secrets,
     take_assertions_again,
     take_proofs_again,
     vouch_everywhere,
@@ -426,6 +427,36 @@ def _(trial: Trial) -> None:
         trial.expect(not await is_taken(assertion(aud=SERVER)), "an assertion for the server itself is taken")
         trial.expect(not await is_taken(assertion(aud="https://x.example")), "one for another server is taken")
         trial.expect(not await is_taken(token("A", "A", aud=site)), "an access token is taken for an assertion")
+
+    asyncio.run(try_all())
+
+
+@FAMILY.attack("guessed secrets of clients", Control(take_any_number_of_secrets, "guesses are looked at", here=True))
+def _(trial: Trial) -> None:
+    """A secret can't be found by trying, from one address or from many, and the client itself is not locked out."""
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+
+    async def try_all() -> None:
+        auth = OAuthProxy(
+            url=SERVER, clients=[RegisteredClient("app", secret="right", scopes=["read"])], scopes=["read"]
+        )
+        assert auth.site is not None
+
+        async def status_of(secret: str, network: str) -> int:
+            form = {"grant_type": "client_credentials", "client_id": "app", "client_secret": secret}
+            request = SiteRequest("POST", "/token", "", kind, urlencode(form).encode(), network, network)
+            return (await auth.site.answer_request(request)).status  # pyright: ignore[reportOptionalMemberAccess]
+
+        trial.expect(await status_of("right", "198.51.100.7") == 200, "the client is refused")
+        for told, networks in {
+            "one address": ["203.0.113.9"] * 300,
+            "many": [f"192.0.2.{n}" for n in range(300)],
+        }.items():
+            tried = [await status_of(f"guess {n}", network) for n, network in enumerate(networks)]
+            trial.expect(set(tried) <= {401, 429}, f"from {told}: {set(tried)}")
+            trial.expect(tried.count(401) <= 110, f"from {told}: {tried.count(401)} guesses are looked at")
+            trial.expect(await status_of("right", networks[0]) == 429, f"from {told}: guesses are looked at for ever")
+            trial.expect(await status_of("right", "198.51.100.7") == 200, f"from {told}: the client is locked out")
 
     asyncio.run(try_all())
 

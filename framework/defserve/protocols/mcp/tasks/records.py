@@ -26,6 +26,7 @@ from defserve.limits import Limits
 from defserve.protocols.mcp.lifecycle import MCP_NAMESPACE
 from defserve.stores.store import (
     LEASE_SPACES,
+    MAX_LEASE_SECONDS,
     TASK_ACCOUNT_SPACES,
     TASK_SPACES,
     Space,
@@ -321,7 +322,7 @@ class Heartbeat:
 
     def __init__(self, store: Store, seconds: float) -> None:
         self.id = secrets.token_hex(8)
-        self._store, self._seconds = store, seconds
+        self._store, self._seconds = store, min(seconds, MAX_LEASE_SECONDS)
         self._beating: asyncio.Task[None] | None = None
         self._dead: set[str] = set()
 
