@@ -46,12 +46,12 @@ from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
 from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME
 from defserve.tooling.client_settings import MCP_JSON_NAME, list_configured_servers
-from defserve.tooling.lint.definitions import estimate_definition_tokens
 from defserve.tooling.listing import (
     LIST_FETCHERS,
     LISTING_OFFER,
     ServerListing,
     check_listed_items,
+    estimate_definition_tokens,
     fetch_lists,
     to_snapshot,
 )
