@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from encodings.aliases import aliases
 from typing import Any
 
 from hypothesis import given
@@ -14,9 +13,7 @@ from defserve.base.peer_bounds import (
     RecentItems,
     estimate_parsed_json_bytes,
     estimate_value_bytes,
-    find_text_codec,
 )
-from tests.rows import for_each_row
 
 SIZES = st.lists(st.integers(0, 60))
 
@@ -65,33 +62,3 @@ def test_anything_that_was_decoded_can_be_weighed():
     for value in ("\ud800" * 1_000, float("inf"), {"a": object()}, deep, b"\xff" * 1_000):
         assert estimate_value_bytes(value) > 0
     assert estimate_value_bytes("\ud800" * 1_000) > 1_000
-
-
-@for_each_row(
-    "content_type, codec",
-    [
-        ("", "utf-8"),
-        ("text/html", "utf-8"),
-        ("text/html; charset=utf-8", "utf-8"),
-        ('text/html; Charset = "ISO-8859-1"', "iso8859-1"),
-        ("text/plain;charset='windows-1252';x=y", "cp1252"),
-        ("text/plain; charset=Shift_JIS", "shift_jis"),
-        ("text/plain; charset=gb2312", "gb2312"),
-        ("text/plain; charset=UTF-16LE", "utf-16-le"),
-        ("text/plain; charset=koi8-r", "koi8-r"),
-        ("text/plain; charset=cp9999", "utf-8"),
-        ("text/plain; charset=nobody-knows", "utf-8"),
-        ("text/plain; charset=*", "utf-8"),
-        ("text/plain; charset*=punycode''a-b", "utf-8"),
-    ],
-)
-def test_a_text_is_read_in_the_character_set_that_its_sender_names(content_type: str, codec: str):
-    assert find_text_codec(content_type) == codec
-
-
-@for_each_row("name", sorted({*aliases, *aliases.values(), "idna", "punycode", "undefined", "unicode_escape"}))
-def test_what_is_no_character_set_reads_no_text_of_a_stranger(name: str):
-    codec = find_text_codec(f"text/plain; charset={name}")
-    # Those that take time without bounds, fail on purpose, or stand for something else than text.
-    assert not codec.startswith(("punycode", "idna", "undefined", "unicode", "raw", "utf-7", "rot", "mbcs", "oem"))
-    assert isinstance(bytes(range(256)).decode(codec, "replace"), str)

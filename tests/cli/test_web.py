@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.commands import inspect as inspector_launch
 from defserve.cli.target import ServerTarget, resolve_target
+from defserve.inspector import page_server
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.page_server import InspectorWebOptions
 from defserve.kernel.kernel import Kernel
@@ -56,7 +56,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[InspectionTarget, Inspec
             found.append((target, options, [tool["name"] for tool in await client.tools()]))
         return 0
 
-    monkeypatch.setattr(inspector_launch, "run_inspector", run)
+    monkeypatch.setattr(page_server, "run_inspector", run)
     return found
 
 

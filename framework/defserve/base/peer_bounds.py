@@ -1,16 +1,12 @@
-"""Bounds on what a peer says: caches and queues bounded in bytes, texts cut before they are repeated, bodies unpacked
-in pieces.
+"""Bounds on what a peer says: caches and queues bounded in bytes, texts cut before they are repeated.
 
 `tests/test_caches.py` lists every cache and table with its bound.
 """
 
 from __future__ import annotations
 
-import codecs
-import re
-import zlib
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, wraps
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
@@ -219,75 +215,3 @@ def truncate_error_data(data: Any, most: int = MAX_ECHO, depth: int = 6) -> Any:
 
 
 _WHOLE: Final = frozenset(("url", "requestState"))
-
-
-# -- Compressed bodies, unpacked in bounded pieces: a small one cannot become a large one unnoticed.
-
-
-ACCEPT_ENCODING_VALUE: Final = "gzip, deflate"
-"""The header that asks for what can be unpacked here."""
-SUPPORTED_CONTENT_CODINGS: Final = frozenset(("gzip", "x-gzip", "deflate"))
-MAX_PIECE_BYTES: Final = 64 * 1024
-
-# gzip, and zlib or bare deflate. Servers write both of the latter under one name.
-_GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
-
-
-class Decompressor:
-    """Unpacks one body. `coding` is one of `SUPPORTED_CONTENT_CODINGS`."""
-
-    __slots__ = ("_codec", "_may_be_bare", "_begin")
-
-    def __init__(self, coding: str) -> None:
-        self._may_be_bare = coding == "deflate"
-        self._codec = zlib.decompressobj(_ZLIB if self._may_be_bare else _GZIP)
-        self._begin: bytes = b""
-
-    def decompress(self, data: bytes) -> Iterator[bytes]:
-        """The pieces that `data` gives, one at a time. Raises `zlib.error` if the body is not encoded as it says."""
-        if self._may_be_bare:
-            # The header of zlib is two bytes: one alone does not tell what this is.
-            data = self._begin + data
-            if len(data) < 2:
-                self._begin = bytes(data)
-                return
-        is_full = True
-        # After a full piece there may be more: the codec keeps what did not fit, even without input left.
-        while (data or is_full) and not self._codec.eof:
-            try:
-                piece = self._codec.decompress(data, MAX_PIECE_BYTES)
-            except zlib.error:
-                if not self._may_be_bare:
-                    raise
-                self._codec, self._may_be_bare = zlib.decompressobj(_BARE), False
-                continue
-            self._may_be_bare = False
-            data, is_full = self._codec.unconsumed_tail, len(piece) == MAX_PIECE_BYTES
-            if piece:
-                yield piece
-
-
-# -- The character set of a text that a peer sends.
-#
-# Python has codecs that are no character sets, and `punycode` takes a time that grows with the square of the text. It
-# also remembers each name that it was asked for. So only names of character sets are looked up.
-
-
-_CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_.-]{1,40})", re.IGNORECASE)
-_CHARACTER_SET: Final = re.compile(
-    r"utf-?8(-sig)?|utf-?(16|32)(-?[bl]e)?|(us-)?ascii|iso-?8859-?\d{1,2}|latin-?\d{1,2}|(windows-?|cp-?|ibm-?)\d{3,4}"
-    r"|koi8-[rtu]|mac-?(roman|cyrillic|greek|turkish|latin2)|gbk|gb-?2312|gb-?18030|hz|big5(-?hkscs)?|euc-?(jp|kr)"
-    r"|s(hift-?)?jis|iso-?2022-?(jp|kr)|johab|tis-?620"
-)
-
-
-def find_text_codec(content_type: str) -> str:
-    """The codec for a text with this Content-Type: that of the character set that it names, or else of UTF-8."""
-    said = _CHARSET.search(content_type)
-    name = said[1].lower().replace("_", "-") if said is not None else ""
-    if _CHARACTER_SET.fullmatch(name) is None:
-        return "utf-8"
-    try:
-        return codecs.lookup(name).name
-    except LookupError:
-        return "utf-8"

@@ -33,6 +33,7 @@ from defserve.binding.json_schemas import (
     make_object_schema,
     make_portable_schema,
     narrow_schema_to_dialect,
+    walk_schema,
 )
 from defserve.binding.signature import can_be_none, format_annotation, get_value_class
 from defserve.core.json_values import JsonSchema, find_infinity, find_limit_violation, is_array, is_object
@@ -64,12 +65,19 @@ class AnnotationSchemas:
 
     def __init__(self, core: CoreSchema, json: JsonSchema | None, adapter: TypeAdapter[Any] | None = None) -> None:
         self.core, self._adapter = core, adapter
+        self._has_checked_patterns = False
         if json is not None:
             self.json = self.output = json
 
     @property
     def is_made_by_pydantic(self) -> bool:
         return self._adapter is not None
+
+    def check_patterns(self) -> None:
+        """As `check_core_schema_patterns`, but once for all functions that use this annotation."""
+        if not self._has_checked_patterns:
+            check_core_schema_patterns(self.core)
+            self._has_checked_patterns = True
 
     @cached_property
     def json(self) -> JsonSchema:
@@ -78,6 +86,13 @@ class AnnotationSchemas:
     @cached_property
     def output(self) -> JsonSchema:
         return self._describe_schema("serialization")
+
+    @cached_property
+    def has_extension_keywords(self) -> bool:
+        """Whether an author has put keywords into the schema that JSON Schema does not have: `x-…`."""
+        if self._adapter is None:
+            return False
+        return any(name.startswith("x-") for schema in walk_schema(self.json) for name in schema)
 
     @cached_property
     def compact(self) -> JsonSchema:
@@ -253,8 +268,8 @@ class ArgumentsSchema:
 
     @property
     def may_annotate(self) -> bool:
-        """Whether an author could have put keywords of their own into the schema."""
-        return any(made.is_made_by_pydantic for made in self._fragments)
+        """Whether an author has put keywords of their own into the schema."""
+        return any(made.has_extension_keywords for made in self._fragments)
 
     @classmethod
     def from_signature(cls, signature: Signature) -> ArgumentsSchema:
@@ -378,7 +393,7 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> AnnotationSchema
         annotation = Optional[annotation]  # noqa: UP045
     try:
         made = get_annotation_schemas(annotation)
-        check_core_schema_patterns(made.core)
+        made.check_patterns()
         # Made here, so that a type without a JSON Schema fails at registration, not at the first listing.
         assert made.json is not None
     except Exception as error:

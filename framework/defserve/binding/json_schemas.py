@@ -127,6 +127,10 @@ def hoist_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
     own: dict[str, JsonSchema] = schema.get("$defs", {})
     if not own:
         return schema
+    root = {key: value for key, value in schema.items() if key != "$defs"}
+    if defs.keys().isdisjoint(own):
+        defs.update(own)
+        return root
     names = {name: name for name in own}
     numbers = dict.fromkeys(own, 1)
 
@@ -148,7 +152,7 @@ def hoist_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
             names[name] = f"{name}{numbers[name]}"
     for name, definition in own.items():
         defs[names[name]] = rename_refs(definition)
-    return rename_refs({key: value for key, value in schema.items() if key != "$defs"})
+    return rename_refs(root)
 
 
 def inline_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:

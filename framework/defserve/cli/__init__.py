@@ -21,7 +21,6 @@ from defserve.cli.exits import (
     format_located_error,
     print_error,
 )
-from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError, did_you_mean
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 """What a full disk answers, and a broken one."""
@@ -171,6 +170,8 @@ def _main(args: list[str]) -> int:
         print(f"defserve {VERSION}")
         return EXIT_OK
     if args[0] not in COMMANDS:
+        from defserve.errors import did_you_mean
+
         fix = _fix_for_server(args[0]) or did_you_mean(args[0], COMMANDS)
         return print_error(f"there is no command {args[0]!r}\n  fix: {fix}", EXIT_FAILURE)
     return _run(args[0], args[1:])
@@ -201,6 +202,8 @@ def format_usage() -> str:
 
 def _run(command: str, argv: list[str]) -> int:
     from importlib import import_module
+
+    from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError
 
     try:
         module, _, function = COMMANDS[command][0].rpartition(".")

@@ -9,9 +9,10 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from defserve.errors import DefserveError, UsageError
+if TYPE_CHECKING:
+    from defserve.errors import DefserveError
 
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1
@@ -30,6 +31,8 @@ def print_error(text: str, code: int) -> int:
 
 def format_located_error(error: DefserveError) -> str:
     """An error with the author's line, if it names none itself. An error of the command line alone has no such line."""
+    from defserve.errors import UsageError
+
     if not isinstance(error, UsageError) or error.where:
         return str(error)
     from defserve.client.targets import find_author_line

@@ -279,8 +279,7 @@ def show_start_at_terminal(server: Any) -> None:
 def format_server_start(server: Any, address: str) -> Iterator[StyledLine]:
     """The start of a server of this process."""
     from defserve.errors import PeerError
-    from defserve.tooling.lint.definitions import estimate_definition_tokens
-    from defserve.tooling.listing import server_listing
+    from defserve.tooling.listing import estimate_definition_tokens, server_listing
 
     try:
         listed = server_listing(server.composition)

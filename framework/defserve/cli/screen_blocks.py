@@ -5,9 +5,7 @@ Every block knows its plain text; how it is drawn is the job of `screen_drawing`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 from unicodedata import combining, east_asian_width
 
@@ -89,6 +87,8 @@ class JsonBlock:
         self.value, self.compact = value, compact
 
     def __iter__(self) -> Iterator[str]:
+        import json
+
         yield escape_unprintable_json(json.dumps(self.value, indent=None if self.compact else 2, ensure_ascii=False))
 
 
@@ -123,11 +123,11 @@ class DocumentBlock:
         yield self.text if self.is_exact else escape_unprintable_lines(self.text)
 
 
-@dataclass(frozen=True, slots=True)
 class DiffBlock:
     """A unified diff, as one text."""
 
-    text: str
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __iter__(self) -> Iterator[str]:
         yield from self.text.splitlines()

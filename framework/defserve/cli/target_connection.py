@@ -25,8 +25,6 @@ from traceback import format_exception
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from defserve.auth.local_token import resolve_local_key
-from defserve.auth.oauth import is_loopback
 from defserve.base.redaction import get_logger
 from defserve.base.version import VERSION
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag, parse_seconds
@@ -47,12 +45,12 @@ from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError, UsageError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.serve.address import AddressUnreachable, CredentialsRequired, HttpRefusal, SignInError
-from defserve.tooling.lint.definitions import get_security_block
 from defserve.tooling.listing import (
     FULL_OFFER,
     LISTING_OFFER,
     ServerListing,
     fetch_listing,
+    get_security_block,
     make_initialize_result,
     server_listing,
 )
@@ -139,6 +137,8 @@ async def _start_client(
 async def open_target_link(target: ServerTarget, options: Namespace) -> ClientLink:
     """A link to the server that a command line names. It is not a server of this process."""
     if target.address:
+        from defserve.auth.local_token import resolve_local_key
+
         given = {**target.headers, **parse_headers(options.header)}
         headers = {name.lower(): value for name, value in given.items()}
         address, token = resolve_local_key(target.address, options.token, headers)
@@ -264,6 +264,8 @@ def _credentials(error: CredentialsRequired, address: str) -> str:
 
 
 def _absent(message: str, address: str) -> str:
+    from defserve.auth.oauth import is_loopback
+
     is_near = is_loopback(urlsplit(address).hostname or "")
     if UNTRUSTED in message:
         return "if you trust it, name the certificate of its issuer: SSL_CERT_FILE=FILE defserve …"

@@ -16,7 +16,7 @@ from copy import copy
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
-from defserve.base.peer_bounds import ACCEPT_ENCODING_VALUE
+from defserve.base.http_connection import ACCEPT_ENCODING_VALUE
 from defserve.base.version import VERSION
 from defserve.errors import UsageError
 from defserve.guard.network import DEADLINE_REQUEST_EXTENSION, Egress, make_url_refusal

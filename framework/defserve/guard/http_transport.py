@@ -18,7 +18,7 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
-from defserve.base.peer_bounds import (
+from defserve.base.http_connection import (
     ACCEPT_ENCODING_VALUE,
     SUPPORTED_CONTENT_CODINGS,
     Decompressor,

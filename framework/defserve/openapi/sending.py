@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from defserve.auth.oauth import encode_basic_auth
 from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.base.backoff import Backoff, parse_retry_after
-from defserve.base.peer_bounds import find_text_codec
+from defserve.base.http_connection import find_text_codec
 from defserve.base.secret_references import SecretSetting, is_secret_reference
 from defserve.errors import LimitExceeded, Refused, ToolError, UsageError
 from defserve.limits import Limits

@@ -30,6 +30,9 @@ from defserve.protocols.mgp.terms import MGP_EXTENSION_ID, MGP_SECTIONS_BY_NAME,
 
 Json = dict[str, Any]
 
+SECURITY_KEY: Final = "dev.defserve/security"
+CHARACTERS_PER_TOKEN: Final = 4
+
 # Field of `ServerListing`, in its order → method, and the member of its result.
 LIST_WIRE_NAMES: Final = {
     "tools": ("tools/list", "tools"),
@@ -92,6 +95,19 @@ def _member(value: Any, *path: str) -> Json:
     for name in path:
         value = value.get(name) if is_object(value) else None
     return value if is_object(value) else {}
+
+
+def estimate_definition_tokens(tool: Mapping[str, Any]) -> int:
+    """An estimate of what a tool costs: a quarter of the characters that hosts give to models."""
+    given = {member: tool[member] for member in ("name", "description", "inputSchema") if member in tool}
+    return -(-len(json.dumps(given, ensure_ascii=False, separators=(",", ":"))) // CHARACTERS_PER_TOKEN)
+
+
+def get_security_block(wire: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The security block of a listed tool, wherever its server puts it; empty if it has none."""
+    meta: Any = wire.get("_meta") or {}
+    found: Any = wire.get("security") or meta.get(SECURITY_KEY)
+    return found if is_mapping(found) else {}
 
 
 def server_listing(composition: Composition) -> ServerListing | None:

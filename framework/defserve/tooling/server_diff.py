@@ -13,8 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from defserve.client.mgp.server_claims import RISKS_FROM_LOWEST, parse_tool_security
 from defserve.client.replies import object_or_empty
 from defserve.core.json_values import is_array, is_object
-from defserve.tooling.lint.definitions import estimate_definition_tokens
-from defserve.tooling.listing import ServerListing
+from defserve.tooling.listing import ServerListing, estimate_definition_tokens
 from defserve.tooling.schema_compatibility import (
     NarrowingKind,
     find_narrowings,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from defserve.client.replies import object_or_empty
-from defserve.tooling.lint.definitions import CHARACTERS_PER_TOKEN
+from defserve.tooling.listing import CHARACTERS_PER_TOKEN
 
 Json = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.base.redaction import escape_unprintable
 from defserve.cli.content import (
@@ -45,8 +45,9 @@ from defserve.core.call import Call
 from defserve.core.json_values import is_array
 from defserve.core.messages import METHOD_NOT_FOUND
 from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did_you_mean
-from defserve.inspector.call_timer import CallTimer
-from defserve.inspector.waterfalls import ServerWaterfall, Waterfall, measure_round_trip, place_in_round_trip
+
+if TYPE_CHECKING:
+    from defserve.inspector.waterfalls import ServerWaterfall, Waterfall
 
 EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
@@ -402,12 +403,16 @@ class CallMeasurement:
     @contextmanager
     def measure_server(self) -> Generator[None]:
         """While the block runs, a server that is loaded in it is measured."""
+        from defserve.inspector.call_timer import CallTimer
+
         with CallTimer(self._take_report):
             yield
 
     @contextmanager
     def measure_call(self) -> Generator[None]:
         """The block makes the call, and waits for its end."""
+        from defserve.inspector.waterfalls import measure_round_trip, place_in_round_trip
+
         sent, is_failed = perf_counter(), True
         try:
             yield

@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli.commands.state import require_existing_store
 from defserve.cli.content import TOKEN_COST_NOTES, format_item_lines, get_first_description_line
 from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser, make_flag
 from defserve.cli.screen import LISTING_STEP, ProgressDisplay, show_stderr, show_stdout
@@ -41,31 +40,29 @@ from defserve.cli.target_connection import (
     open_target_link,
     suppress_repeated_logs,
 )
-from defserve.client.link import ClientLink
 from defserve.client.replies import filter_strings, object_or_empty
 from defserve.client.targets import InstalledServer, find_installed_servers
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
-from defserve.inspector.era_connection import InspectionTarget, ReloadStatus
-from defserve.inspector.inspection import ERA_NAMES
-from defserve.inspector.kernels import KernelOverSocket
-from defserve.inspector.page_server import InspectorWebOptions, run_inspector
-from defserve.inspector.session_files import SavedSession, make_session_target
-from defserve.inspector.state_trees import make_state_finder, open_states_at
-from defserve.inspector.target_process import TargetProcess, find_audit_log, find_state_section
 from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME
-from defserve.serve.lifespans import connect_in_memory
 from defserve.tooling.client_settings import MCP_JSON_NAME, list_configured_servers
-from defserve.tooling.devserver.client_relay import RunCompanion, make_stop_future
-from defserve.tooling.lint.definitions import estimate_definition_tokens
 from defserve.tooling.listing import (
     LIST_FETCHERS,
     LISTING_OFFER,
     ServerListing,
     check_listed_items,
+    estimate_definition_tokens,
     fetch_lists,
     to_snapshot,
 )
+
+# The inspector is imported only where it is opened: `defserve list` needs nothing of it.
+if TYPE_CHECKING:
+    from defserve.client.link import ClientLink
+    from defserve.inspector.era_connection import InspectionTarget, ReloadStatus
+    from defserve.inspector.page_server import InspectorWebOptions
+    from defserve.inspector.session_files import SavedSession
+    from defserve.tooling.devserver.client_relay import RunCompanion
 
 EXAMPLES: Final = """  defserve inspect server.py
   defserve inspect server.py --web                    a page in the browser
@@ -338,6 +335,8 @@ WITH_VERBOSE: Final = "With defserve inspect -v, the traceback is in the termina
 
 def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Namespace) -> int:
     """Open the inspector, and return the exit code when a signal has ended it. `words` name the server."""
+    from defserve.inspector.inspection import ERA_NAMES
+
     if options.era not in (None, *ERA_NAMES):
         raise UsageError(f"--web cannot begin with {options.era!r}", fix=f"use --era {' or --era '.join(ERA_NAMES)}")
     return asyncio.run(_run(make_inspector_target(target, words, options), web_options(options), options.store))
@@ -345,6 +344,8 @@ def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Name
 
 def inspect_session_in_browser(session: SavedSession, options: Namespace) -> int:
     """Open the inspector on a saved session, and return the exit code when a signal has ended it."""
+    from defserve.inspector.session_files import make_session_target
+
     if options.store is not None:
         raise UsageError("a saved session has its checkpoints in its file", fix="leave --store out")
     return asyncio.run(_run(make_session_target(session), web_options(options), None))
@@ -354,6 +355,11 @@ async def _run(
     target: InspectionTarget, options: InspectorWebOptions, store: str | None, ending: asyncio.Future[int] | None = None
 ) -> int:
     """Inspect until `ending`, or a signal. A store that is given is read too; raises UsageError if it is not there."""
+    from defserve.cli.commands.state import require_existing_store
+    from defserve.inspector.page_server import run_inspector
+    from defserve.inspector.state_trees import open_states_at
+    from defserve.tooling.devserver.client_relay import make_stop_future
+
     async with nullcontext(target.stored) if store is None else open_states_at(require_existing_store(store)) as stored:
         return await run_inspector(replace(target, stored=stored), options, ending or make_stop_future())
 
@@ -376,6 +382,8 @@ def make_dev_inspector(options: Namespace, build: ReloadStatus | None = None) ->
 
 def web_options(options: Namespace) -> InspectorWebOptions:
     """Raises UsageError for a port that does not exist."""
+    from defserve.inspector.page_server import InspectorWebOptions
+
     if not 0 <= options.port <= 65535:
         raise UsageError(f"there is no port {options.port}", fix="use one from 1024 to 65535, or leave --port out")
     return InspectorWebOptions(options.port, not options.no_browser)
@@ -383,6 +391,11 @@ def web_options(options: Namespace) -> InspectorWebOptions:
 
 def make_inspector_target(target: ServerTarget, words: Sequence[str], options: Namespace) -> InspectionTarget:
     """The same server, for the inspector."""
+    from defserve.inspector.era_connection import InspectionTarget
+    from defserve.inspector.kernels import KernelOverSocket
+    from defserve.inspector.state_trees import make_state_finder
+    from defserve.inspector.target_process import TargetProcess, find_audit_log, find_state_section
+    from defserve.serve.lifespans import connect_in_memory
 
     server = target.server
     process = TargetProcess(target.code, is_package=target.is_package) if target.code else None

@@ -19,6 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from defserve.auth.oauth import is_loopback
 from defserve.base.http_connection import (
+    ACCEPT_ENCODING_VALUE,
     WRITE_TIMEOUT_SECONDS,
     BrokenHttpConnection,
     ClosedWithoutResponse,
@@ -28,7 +29,6 @@ from defserve.base.http_connection import (
     encode_request_head,
     join_parts_until_enough,
 )
-from defserve.base.peer_bounds import ACCEPT_ENCODING_VALUE
 from defserve.client.link import ResolveHost
 from defserve.errors import Refused
 

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 from defserve.base.redaction import escape_unprintable, get_logger
 from defserve.client.answers import Answers, ask_yes_or_no, maybe_await
-from defserve.client.audit import MgpAuditTrail
 from defserve.client.replies import (
     Json,
     filter_strings,
@@ -59,6 +58,7 @@ from defserve.protocols.mgp.vocabulary import (
 )
 
 if TYPE_CHECKING:
+    from defserve.client.audit import MgpAuditTrail
     from defserve.client.eras import SessionTerms
 
 

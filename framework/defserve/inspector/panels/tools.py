@@ -37,8 +37,13 @@ from defserve.inspector.kept_calls import KeptCall
 from defserve.inspector.protocol import PAGE_LEFT_REASON, BadMessage, Json, PageRequest
 from defserve.protocols.mcp.app_policy import UI_URI_SCHEME
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.tooling.lint.definitions import estimate_definition_tokens
-from defserve.tooling.listing import ServerListing, fetch_listing, parse_snapshot, to_snapshot
+from defserve.tooling.listing import (
+    ServerListing,
+    estimate_definition_tokens,
+    fetch_listing,
+    parse_snapshot,
+    to_snapshot,
+)
 from defserve.tooling.server_diff import compare_servers
 from defserve.tooling.vendor_shapes import VENDOR_SHAPES, estimate_json_tokens, shape_tool, shape_tools
 

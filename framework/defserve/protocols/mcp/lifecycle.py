@@ -5,6 +5,8 @@ Also who this server says it is (`Implementation`).
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -331,14 +333,34 @@ class ServerDescription:
 def _find_distribution(module: str | None) -> Distribution | None:
     if not module or module == "__main__":
         return None
+    package = module.partition(".")[0]
+    origin = getattr(sys.modules.get(package), "__file__", None) or ""
+    is_installed = "-packages" in origin
+    if not is_installed and not _has_distribution_folder(package):
+        return None  # a loose script: most servers are one when they are started by hand
     from importlib import metadata
 
-    package = module.partition(".")[0]
     try:
         return metadata.distribution(package)
     except metadata.PackageNotFoundError:
         pass
     # Finding a distribution with another name reads the files of all of them (40 to 170 ms); a loose script has none.
-    origin = getattr(sys.modules.get(package), "__file__", None) or ""
-    names = metadata.packages_distributions().get(package) if "-packages" in origin else None
+    names = metadata.packages_distributions().get(package) if is_installed else None
     return metadata.distribution(names[0]) if names else None
+
+
+def _has_distribution_folder(package: str) -> bool:
+    """Whether a distribution of this name may be installed. Their folders are named after them."""
+    wanted = re.sub("_+", "-", package.lower())
+    for place in sys.path:
+        try:
+            names = os.listdir(place or os.curdir)
+        except NotADirectoryError:  # an archive: its folders are not listed here
+            return True
+        except OSError:
+            continue
+        for name in names:
+            stem, _, kind = name.lower().rpartition(".")
+            if kind in ("dist-info", "egg-info") and re.sub("[-_.]+", "-", stem.partition("-")[0]) == wanted:
+                return True
+    return False

@@ -28,8 +28,7 @@ from defserve.errors import UsageError
 from defserve.server.metrics import RequestOutcome, RequestWatcher
 from defserve.server.server import Server
 from defserve.tooling.devserver.handover import DevChildReport, ServePlan, ServerSummary, StartProblem
-from defserve.tooling.lint.definitions import estimate_definition_tokens
-from defserve.tooling.listing import server_listing
+from defserve.tooling.listing import estimate_definition_tokens, server_listing
 from defserve.tooling.loading import load_without_serving, print_load_error
 
 

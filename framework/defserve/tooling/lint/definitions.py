@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from textwrap import dedent
@@ -15,10 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from defserve.core.json_values import as_list, is_array, is_mapping
 from defserve.errors import find_nearest_names
-from defserve.tooling.listing import ServerListing
+from defserve.tooling.listing import ServerListing, estimate_definition_tokens, get_security_block
 
-SECURITY_KEY: Final = "dev.defserve/security"
-CHARACTERS_PER_TOKEN: Final = 4
 DEEPEST: Final = 20
 
 
@@ -170,12 +167,6 @@ class ServerDefinitions:
         return sum(tool.tokens for tool in self.tools)
 
 
-def estimate_definition_tokens(tool: Mapping[str, Any]) -> int:
-    """An estimate of what a tool costs: a quarter of the characters that hosts give to models."""
-    given = {member: tool[member] for member in ("name", "description", "inputSchema") if member in tool}
-    return -(-len(json.dumps(given, ensure_ascii=False, separators=(",", ":"))) // CHARACTERS_PER_TOKEN)
-
-
 def _schema_texts(schema: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
     if not is_mapping(schema) or depth == 0:
         return
@@ -219,13 +210,6 @@ def parse_tool_parameters(wire: Mapping[str, Any], guarded: Callable[[str], bool
     schema: Any = wire.get("inputSchema") or {}
     properties: Mapping[str, Any] = schema.get("properties") or {}
     return tuple(ToolParameter(name, below, guarded(name)) for name, below in properties.items() if is_mapping(below))
-
-
-def get_security_block(wire: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The security block of a listed tool, wherever its server puts it; empty if it has none."""
-    meta: Any = wire.get("_meta") or {}
-    found: Any = wire.get("security") or meta.get(SECURITY_KEY)
-    return found if is_mapping(found) else {}
 
 
 # -- The source of a function, for the rules that read it.
