@@ -7,9 +7,10 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.effort import EXAMPLES
 
@@ -32,9 +33,11 @@ if importlib.util.find_spec("sniffio") is None:
 # What the runs of pytest that tests start do without: together these take as long to start as the rest of pytest.
 NOT_IN_TESTS = ("schemathesis", "hypothesispytest", "anyio", "xdist", "xdist.looponfail", "timeout", "pytest_cov")
 
-# A slow machine is not a failing test: time is pytest-timeout's business.
-settings.register_profile("default", deadline=None, max_examples=EXAMPLES)
-settings.register_profile("long", deadline=None, max_examples=20_000)
+# A slow machine is not a failing test: time is pytest-timeout's business. Where the variable CI is set, Hypothesis
+# tries the same examples in every run; others are for `make properties`.
+ANY_TIME: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", max_examples=EXAMPLES, **ANY_TIME)
+settings.register_profile("long", max_examples=20_000, derandomize=False, **ANY_TIME)
 settings.load_profile("default")
 
 

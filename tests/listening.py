@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -126,3 +127,12 @@ async def _end(listener: Any, servers: list[asyncio.Server]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     await listener.state.close()
     await asyncio.sleep(0)
+
+
+def find_free_port() -> int:
+    """A port for a program that is not given port 0. The system gives it to nobody while that program is away."""
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
+        with socket.socket() as opened, suppress(OSError):
+            opened.bind(("127.0.0.1", port))
+            return port
+    raise OSError("there is no free port")

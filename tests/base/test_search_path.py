@@ -148,7 +148,7 @@ def test_servers_start_beside_files_with_the_names_of_all_libraries(command: str
             process.stdin.flush()
             assert '"protocolVersion"' in process.stdout.readline(), error.read_text()
         finally:
-            process.kill()
+            process.terminate()  # not killed: it removes its temporary folder
 
 
 def test_a_command_works_beside_a_file_with_the_name_of_a_library_of_ours(tmp_path: Path) -> None:

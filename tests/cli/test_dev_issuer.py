@@ -20,6 +20,7 @@ from defserve.cli.commands import login
 from defserve.client.signin.credentials import Keyring
 from tests.auth.browsing import browse
 from tests.cli.running import Run
+from tests.listening import find_free_port
 from tests.reader import commands, is_shown
 from tests.test_docs import blocks, text_of
 
@@ -34,8 +35,12 @@ def section() -> str:
 def ports() -> dict[str, str]:
     """The ports of the page → free ones."""
     with ExitStack() as stack:
-        held = {port: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for port in ("8000", "9000")}
+        held = {port: stack.enter_context(_hold_free_port()) for port in ("8000", "9000")}
         return {port: str(one.getsockname()[1]) for port, one in held.items()}
+
+
+def _hold_free_port() -> socket.socket:
+    return socket.create_server(("127.0.0.1", find_free_port()))
 
 
 def put_ports(text: str, ports: dict[str, str]) -> str:

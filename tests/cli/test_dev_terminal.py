@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from socket import socket
 
 import pytest
 
 pytest.importorskip("pty")
 
 from tests.cli.terminals import at_terminal
+from tests.listening import find_free_port
 from tests.rows import for_each_row
 
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -72,9 +72,7 @@ def test_each_change_is_one_line_and_a_build_error_names_its_line(file: Path):
 
 
 def test_the_last_call_is_repeated_and_help_and_install_are_shown(file: Path):
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        on = f"http://127.0.0.1:{probe.getsockname()[1]}/mcp"
+    on = f"http://127.0.0.1:{find_free_port()}/mcp"
 
     def call_from_elsewhere() -> str:
         argv = [sys.executable, "-m", "defserve", "call", on, "add", "a=20", "b=22"]

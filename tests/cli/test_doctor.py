@@ -13,6 +13,7 @@ import defserve as defserve_package
 from defserve.base.version import VERSION
 from defserve.cli.commands import doctor
 from tests.cli.running import Run
+from tests.listening import find_free_port
 from tests.rows import for_each_row
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -84,8 +85,8 @@ def test_settings_of_clients_are_counted_and_broken_ones_found(defserve: Run, ho
 
 
 def test_a_port_that_is_taken_is_said_so(defserve: Run):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    port = str(find_free_port())
+    with socket.create_server(("127.0.0.1", int(port))):
         assert found(defserve, "--port", port)["Ports", port]["state"] == "missing"
     assert found(defserve, "--port", port)["Ports", port]["state"] == "ok"
 

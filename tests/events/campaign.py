@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,7 @@ from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.sending import make_webhook_secret
 from defserve.protocols.mcp.events.webhook_records import Subscription, WebhookRecords, make_caller_webhook_space
 from tests.faults.process import Broken
-from tests.listening import request
+from tests.listening import find_free_port, request
 from tests.raw import PREFIX, STATELESS
 from tests.stores.redis_server import RedisServer
 
@@ -190,15 +189,6 @@ async def _wait_until_up(group: ServedGroup, process: subprocess.Popen[bytes]) -
                 await group.ask("events/list", {})
                 return
             await asyncio.sleep(0.1)
-
-
-def find_free_port() -> int:
-    """One that no outgoing connection is given while its owner is away."""
-    for port in random.sample(range(20_000, 30_000), 100):
-        with socket.socket() as opened, suppress(OSError):
-            opened.bind(("127.0.0.1", port))
-            return port
-    raise Broken("there is no free port")
 
 
 # -- One campaign.

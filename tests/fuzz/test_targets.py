@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from tests.fuzz.targets import TARGETS, target
+import pytest
+
+from tests.fuzz.targets import TARGETS, served, target
 from tests.rows import for_each_row
 
 CORPUS = Path(__file__).parent / "corpus"
 MOST_BYTES = 200_000
 SAMPLE = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed_loop() -> Iterator[None]:
+    yield
+    served.close_connections()
 
 
 @for_each_row("name", TARGETS)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +333,7 @@ async def test_a_kernel_hears_of_what_was_decided_after_the_store_lost_its_data(
     one, other = states = [SharedState(sqlite, identify_server("desk")) for _ in range(2)]
     decide(one, "allow")
     assert other.refresh()
-    with sqlite3.connect(sqlite.removeprefix("sqlite:///")) as store:
+    with closing(sqlite3.connect(sqlite.removeprefix("sqlite:///"))) as store, store:
         store.execute("DELETE FROM entries WHERE name = 'revision' OR name LIKE 'access %'")
     decide(one, "deny")
     assert other.refresh() and other.known.access == one.known.access

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from defserve.client import RemoteServer
+from tests.listening import find_free_port
 from tests.raw import ERAS
 from tests.waiting import wait_until
 
@@ -51,8 +52,7 @@ def hosted(name: str, folder: Path) -> Iterator[str]:
     """The address of the app under a server."""
     pytest.importorskip(name)
     (folder / "hosted.py").write_text(APP)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = find_free_port()
     module, *options = (part.format(port=port) for part in SERVERS[name])
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", module, *options], cwd=folder, stdout=log, stderr=log)

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -46,15 +47,15 @@ def test_an_answer_whose_head_never_ends_is_given_up(monkeypatch: pytest.MonkeyP
         def drip() -> None:
             with server.accept()[0] as peer:
                 peer.sendall(b"HTTP/1.1 200 OK\r\na: ")
-                for _ in range(30):
-                    peer.sendall(b"b")
-                    if given_up.wait(0.05):
-                        break
+                until = time.monotonic() + 30
+                with suppress(ConnectionError):  # whoever gives up may have gone
+                    while time.monotonic() < until and not given_up.wait(0.05):
+                        peer.sendall(b"b")
 
         dripping, began = threads.submit(drip), time.monotonic()
         with pytest.raises(OSError):
             asyncio.run(send_http_request(HttpRequest(f"http://127.0.0.1:{server.getsockname()[1]}/")))
-        assert time.monotonic() - began < 1.2
+        assert time.monotonic() - began < 20
         given_up.set()
         dripping.result()
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -137,6 +138,15 @@ class LambdaContext:
     aws_request_id = "8f507cfc-xmpl-4697-b07a-ac58fc914c95"
 
 
+@pytest.fixture
+def own_loop() -> Iterator[None]:
+    """The loop of this thread. Mangum takes it, and would make one that nobody closes if there were none."""
+    with asyncio.Runner() as runner:
+        runner.get_loop()
+        yield
+
+
+@pytest.mark.usefixtures("own_loop")
 @pytest.mark.parametrize("make_event", [make_http_api_event, make_rest_api_event, make_load_balancer_event])
 def test_lambda_answers_events_of_each_front_door(
     make_event: Callable[[str, dict[str, str]], dict[str, Any]], monkeypatch: pytest.MonkeyPatch

@@ -120,6 +120,12 @@ def _connections() -> Connections:
     return _made[0]
 
 
+def close_connections() -> None:
+    """Close the loop, if one was made: what is left to the garbage collector is blamed on whichever test comes next."""
+    while _made:
+        _made.pop().loop.close()
+
+
 def _patience(data: bytes) -> float:
     """The first bit says whether the peer waits until it is timed out, or leaves as soon as it was answered."""
     return WHILE if data and data[0] & 0x80 else MOMENT
