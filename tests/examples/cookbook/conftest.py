@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, which is the current one: what a program writes stays in it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def own_loop() -> Iterator[None]:
+    """The loop of this thread. Mangum takes it, and would make one that nobody closes if there were none."""
+    with asyncio.Runner() as runner:
+        runner.get_loop()
+        yield
 
 
 @pytest.fixture

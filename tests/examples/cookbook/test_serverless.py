@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -136,14 +135,6 @@ class LambdaContext:
 
     function_name = "words"
     aws_request_id = "8f507cfc-xmpl-4697-b07a-ac58fc914c95"
-
-
-@pytest.fixture
-def own_loop() -> Iterator[None]:
-    """The loop of this thread. Mangum takes it, and would make one that nobody closes if there were none."""
-    with asyncio.Runner() as runner:
-        runner.get_loop()
-        yield
 
 
 @pytest.mark.usefixtures("own_loop")
