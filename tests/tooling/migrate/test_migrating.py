@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import libcst
 import pytest
 
-from defserve import Server, UsageError
+from defserve import Server, ToolError, UsageError
 from defserve.cli import main
 from defserve.tooling.migrate import rewriting
 from defserve.tooling.migrate.migration import migrate, migrate_files
@@ -338,13 +339,18 @@ def test_the_types_of_the_sdk_in_a_signature_become_ours() -> None:
     assert isinstance(steps.loaded("low", text.replace("app", "server")), Server)
 
 
-def test_a_main_that_did_more_is_left_and_one_that_is_used_elsewhere_is_reported() -> None:
-    did_more = LOW_LEVEL.replace("main():\n", "main():\n    await connect()\n")
-    text, notes = migrate(did_more)
-    assert text == did_more
-    assert [tuple(note) for note in notes] == [(11, "main does more than serve: do the rest of it in a lifespan")]
-    used = migrate(f"{LOW_LEVEL}entry = main\n")
-    assert [tuple(note) for note in used.notes] == [(14, "main is left out: call server.run()")]
+def test_a_main_that_waits_for_more_than_serving_is_left() -> None:
+    waits = LOW_LEVEL.replace("main():\n", "main():\n    await connect()\n")
+    text, notes = migrate(waits)
+    assert text == waits
+    assert [note.line for note in notes] == [12] and "do it in Server(lifespan=…)" in notes[0].text
+
+
+def test_a_main_that_serves_on_stdio_becomes_a_plain_function_and_keeps_what_else_it_does() -> None:
+    written = LOW_LEVEL.replace("main():\n", "main():\n    print('up')  # first\n")
+    text, notes = migrate(f"import asyncio\n{written}entry = lambda: asyncio.run(main())\n")
+    assert text.endswith("def main():\n    print('up')  # first\n    app.run()\nentry = lambda: main()\n")
+    assert notes == [] and "asyncio" not in text
 
 
 ASYNC_MAIN = """import asyncio
@@ -446,7 +452,6 @@ def test_what_a_client_of_theirs_reads_stays_theirs(content: str) -> None:
         ),
         ("@mcp.tool(serializer=dump)\ndef f() -> str: ...", "return the text itself"),
         ("FastMCP('x', providers=[p])", "call server.mount(child) for each"),
-        ("from mcp import McpError\nMcpError", "raise ToolError"),
         ("from fastmcp.server.auth.providers.github import GitHubProvider\nGitHubProvider", "OAuthProxy("),
         ("from mcp.types import PromptMessage\nPromptMessage", "write User("),
     ],
@@ -461,7 +466,7 @@ def test_a_low_level_server_whose_tools_are_not_listed_is_left_alone_and_reporte
     text, notes = migrate(unlisted)
     assert text == unlisted
     assert [note.text for note in notes] == [
-        "the list of tools is not known: write a function for each, with @server.tool(schema=…)"
+        "the list of tools is not known: write a function for each, with @server.tool(schema=…), and migrate again"
     ]
 
 
@@ -470,16 +475,74 @@ def test_a_version_that_only_the_options_of_run_have_is_reported() -> None:
     text, notes = migrate(LOW_LEVEL.replace("app.create_initialization_options()", options))
     assert "InitializationOptions" not in text
     assert [tuple(note) for note in notes] == [
-        (13, 'the version is left out with its line: write app = Server(…, version="1.0")')
+        (13, 'the version is left out with its line: write Server(…, version="1.0")')
     ]
 
 
-def test_a_low_level_server_inside_a_function_is_left_alone() -> None:
-    inside = "async def serve():\n" + "".join(f"    {line}\n" for line in LOW_LEVEL.splitlines())
-    assert migrate(inside).text == inside
-    assert [tuple(note) for note in migrate(inside).notes] == [
-        (5, "the server is made in a function: move it and its functions to the module, and migrate again")
-    ]
+IN_A_FUNCTION = """\
+import mcp.server.stdio
+from mcp import McpError, types
+from mcp.server.lowlevel import Server
+from mcp.types import ErrorData
+
+def make(shop: str) -> Server:
+    server = Server("prices")
+    SCHEMAS = {"price": {"type": "object", "properties": {"item": {"type": "string"}}}, "shop": {"type": "object"}}
+
+    @server.list_prompts()
+    async def prompts(): return []
+
+    @server.get_prompt()
+    async def prompt(name, arguments): ...
+
+    @server.list_tools()
+    async def tools() -> list[types.Tool]:
+        return [types.Tool(name=name, description="A.", inputSchema=schema) for name, schema in SCHEMAS.items()]
+
+    # for all
+    @server.call_tool()
+    async def call(name: str, arguments: dict) -> list[types.TextContent]:
+        if name == "shop":
+            raise McpError(ErrorData(code=-1, message="no " + shop))
+        return [types.TextContent(type="text", text=arguments["item"] + ": 2.5")]
+
+    return server
+
+class Runner:
+    async def serve(self, shop):
+        server = make(shop)
+        # on stdio
+        options = server.create_initialization_options()
+        async with mcp.server.stdio.stdio_server() as streams:
+            await server.run(streams[0], streams[1], options)
+"""
+
+
+async def test_a_low_level_server_inside_a_function_answers_as_before() -> None:
+    main = "from .app import Runner\nasync def main():\n    await Runner().serve('tea')\nasyncio.run(main())\n"
+    done = migrate_files({Path("shop/app.py"): IN_A_FUNCTION, Path("shop/__main__.py"): f"import asyncio\n{main}"})
+    text, notes = done[Path("shop/app.py")]
+    assert notes == [] and "mcp" not in text and "asyncio" not in text
+    assert text.endswith("        server = make(shop)\n        # on stdio\n        server.run()\n")
+    assert done[Path("shop/__main__.py")].text == (
+        "from .app import Runner\ndef main():\n    Runner().serve('tea')\nmain()\n"
+    )
+    names: dict[str, Any] = {}
+    exec(text, names)
+    async with names["make"]("tea").connect() as client:
+        assert [(tool["name"], tool["description"]) for tool in await client.tools()] == [
+            ("price", "A."),
+            ("shop", "A."),
+        ]
+        assert await client.call("price", item="cup") == "cup: 2.5"
+        with pytest.raises(ToolError, match="no tea"):
+            await client.call("shop")
+
+
+def test_tools_of_a_low_level_server_keep_their_annotations_and_other_names_of_the_program() -> None:
+    written = LOW_LEVEL.replace("name=", "annotations=types.ToolAnnotations(readOnlyHint=True), name=", 1)
+    text, notes = migrate(written + "def _a(): ...\n")
+    assert notes == [] and '"readOnlyHint": True' in text and "async def _a_(**arguments: Any)" in text
 
 
 @pytest.mark.parametrize(
@@ -491,7 +554,13 @@ def test_a_low_level_server_inside_a_function_is_left_alone() -> None:
             "made with on_list_tools, on_call_tool: write",
         ),
         ("class App(Server): pass", 5, "App extends a low-level server: write"),
-        ("def make():\n    return Server('m', on_call_tool=call)", 6, "the server is made in a function: move it"),
+        ("def make():\n    return Server('m', on_call_tool=call)", 6, "made with on_call_tool: write"),
+        (
+            "app = Server('m')\n@app.list_resources()\nasync def f(): return some()",
+            7,
+            "write a function for each with @s",
+        ),
+        ("app = Server('m')\napp.call_tool()(call)", 6, "call_tool is not a decorator here"),
     ],
 )
 def test_a_low_level_server_of_another_shape_is_left_alone(made: str, line: int, why: str) -> None:
@@ -503,7 +572,7 @@ def test_a_low_level_server_of_another_shape_is_left_alone(made: str, line: int,
 
 
 def test_other_files_stay_if_their_low_level_server_is_left() -> None:
-    server = "from mcp.server import Server\ndef make():\n    server = Server('x')\n    return server\n"
+    server = "from mcp.server import Server\ndef make():\n    return Server('x', on_call_tool=run)\n"
     part = "from mcp.types import TextContent\ndef run():\n    return [TextContent(type='text', text='a')]\n"
     done = migrate_files({Path("app/server.py"): server, Path("app/tools.py"): part})
     assert [migration.text for migration in done.values()] == [server, part]
