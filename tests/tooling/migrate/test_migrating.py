@@ -11,7 +11,8 @@ import libcst
 import pytest
 
 from defserve import Server, ToolError, UsageError
-from defserve.cli import main
+from defserve.cli import main, screen
+from defserve.cli.screen import ProgressDisplay
 from defserve.tooling.migrate import rewriting
 from defserve.tooling.migrate.migration import migrate, migrate_files
 from tests.rows import for_each_row
@@ -754,6 +755,22 @@ def test_the_command_shows_then_writes(
     assert "nothing to change" in capsys.readouterr().out
     assert main(["migrate", "gone.py"]) == 1
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_person_at_a_terminal_sees_which_file_is_migrated_and_a_pipe_gets_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("from fastmcp import FastMCP\nmcp = FastMCP('x')\n")
+    shown: list[tuple[float, float | None, str | None]] = []
+    monkeypatch.setattr(ProgressDisplay, "show_progress", lambda _, *told: shown.append(told))
+    assert main(["migrate", "a.py", "b.py"]) == 0
+    assert shown == [] and capsys.readouterr().err == ""
+    monkeypatch.setattr(screen, "can_draw", lambda _: True)
+    assert main(["migrate", "a.py", "b.py", "--diff"]) == 0
+    assert [(step, total) for step, total, _ in shown] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    assert [text for _, _, text in shown] == ["Migrating a.py", "Migrating b.py"] * 2
 
 
 @pytest.mark.slow

@@ -178,8 +178,8 @@ class ServerClasses:
             or get_full_name_for_node(base) in self._facts.server_classes
             for base in list_bases(node)
         ):
-            made = matchers.FunctionDef(name=matchers.Name("__init__"))
-            has_own = bool(matchers.findall(node.body, made)) or self._facts.inherits_own_init(node)
+            names = {each.name.value for each in find_nodes(node.body, cst.FunctionDef)}
+            has_own = "__init__" in names or self._facts.inherits_own_init(node)
             self._facts.server_classes[node.name.value] = has_own
 
 
@@ -425,7 +425,20 @@ class RequiredImports:
         return [_statement(f"from defserve import {', '.join(sorted(self.needed))}")]
 
 
-class _Strip(cst.CSTTransformer):
+class BlockTransformer(cst.CSTTransformer):
+    """Goes through the statements of a program alone: the expressions in them are most of it."""
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return isinstance(node, _BLOCKS) and super().on_visit(node)
+
+
+_BLOCKS = (
+    cst.Module, cst.BaseSuite, cst.BaseCompoundStatement, cst.SimpleStatementLine, cst.Else, cst.Finally,
+    cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase,
+)  # fmt: skip
+
+
+class _Strip(BlockTransformer):
     """Takes imports of theirs away. What is still used stays, and is a problem."""
 
     def __init__(self, facts: ProgramFacts, after: list[Use], problems: list[tuple[cst.CSTNode, str]]) -> None:
@@ -602,7 +615,8 @@ def _is_import_of(statement: cst.CSTNode, module: str) -> bool:
 
 def unquote_annotations(module: cst.Module, facts: ProgramFacts) -> cst.Module:
     """The module with `"Context | None"` as `Context | None`. Lines stay where they are."""
-    return module.visit(_Unquoting(_rewritten(facts)))
+    texts = [each for each in find_nodes(module, cst.Annotation) if isinstance(each.annotation, cst.SimpleString)]
+    return module.visit(_Unquoting(_rewritten(facts))) if texts else module
 
 
 def _rewritten(facts: ProgramFacts) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -54,9 +53,11 @@ from defserve.tooling.migrate.name_tables import (
     MigrationNote,
 )
 from defserve.tooling.migrate.program import (
+    BlockTransformer,
     ProgramFacts,
     RequiredImports,
     find_name_uses,
+    find_nodes,
     is_context_annotation,
     is_rewritten_context,
     parse_quoted_annotation,
@@ -120,7 +121,7 @@ class ProgramRewriter(cst.CSTTransformer):
         self._bound[node.name.value] = self._line(node)
         self._classes.append(node)
         self._name_self()
-        if node.name.value in self._facts.server_classes and matchers.findall(node.body, matchers.FunctionDef()):
+        if node.name.value in self._facts.server_classes and find_nodes(node.body, cst.FunctionDef):
             self._add_note(
                 node, f"{node.name.value} is a server: check what it overrides, and what it uses of self and super()"
             )
@@ -513,13 +514,14 @@ def _make_equal_sign(parameter: cst.Param) -> Any:
 # -- Imports that the rewritten program no longer needs: `import asyncio`, where `asyncio.run` has gone.
 
 
-class _UnusedImports(cst.CSTTransformer):
+class _UnusedImports(BlockTransformer):
     """Takes away imports of names that the program used before, and does not use now."""
 
     def __init__(self, before: cst.Module, after: cst.Module) -> None:
         super().__init__()
-        strings: Sequence[Any] = matchers.findall(after, matchers.SimpleString())
-        words = {word for string in strings for word in re.findall(r"\w+", string.value)}  # types in quotes, `__all__`
+        words = {
+            word for string in find_nodes(after, cst.SimpleString) for word in re.findall(r"\w+", string.value)
+        }  # types in quotes, `__all__`
         now = words | {use.name for use in find_name_uses(after)}
         self._unused = {use.name for use in find_name_uses(before)} - now
 
@@ -527,7 +529,7 @@ class _UnusedImports(cst.CSTTransformer):
         return False
 
     def visit_If(self, node: cst.If) -> bool:
-        return bool(matchers.findall(node.test, matchers.Name("__name__")))
+        return any(name.value == "__name__" for name in find_nodes(node.test, cst.Name))
 
     def leave_Module(self, original_node: Any, updated_node: Any) -> Any:
         """Also of an indented block."""
