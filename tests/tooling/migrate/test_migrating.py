@@ -148,6 +148,7 @@ HEAD = 'from fastmcp import Context, FastMCP\nmcp = FastMCP("m")\n'
         ("mcp.run('http', middleware=[refuse])", 3, "the option middleware= of run may protect something"),
         ("@mcp.tool\ndef f(a: int):\n    raise ValueError('a')", 5, "models do not read the text of ValueError"),
         ("@mcp.tool(enabled=False)\ndef f(): ...", 3, "the option enabled= of a tool may protect something"),
+        ("@mcp.tool\ndef f() -> bytes: ...", 4, "return File(data=…, name=…)"),
         ("@mcp.resource('a://b')\ndef f() -> list[str]: ...", 4, "each text of the list is sent by itself"),
     ],
 )
@@ -538,6 +539,59 @@ async def test_a_low_level_server_inside_a_function_answers_as_before() -> None:
         assert await client.call("price", item="cup") == "cup: 2.5"
         with pytest.raises(ToolError, match="no tea"):
             await client.call("shop")
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        (
+            "types.ImageContent(type='image', data=base64.b64encode(png).decode(), mimeType='image/png')",
+            "Image(data=png, mime_type='image/png')",
+        ),
+        ("types.AudioContent(type='audio', data=text, mimeType=kind)", "Audio(data=b64decode(text), mime_type=kind)"),
+        ("types.ResourceLink(type='resource_link', uri=AnyUrl(u), name='a')", "Link(uri=u, name='a')"),
+        (
+            "types.EmbeddedResource(type='resource', resource=types.TextResourceContents(uri=u, text=t))",
+            "Embedded(uri=u, text=t)",
+        ),
+        ("types.PromptMessage(role='user', content=types.TextContent(type='text', text=t))", "User(t)"),
+        (
+            "types.CallToolResult(content=[types.TextContent(type='text', text=t)], structuredContent=d)",
+            "ToolResult(content=[Text(t)], data=d)",
+        ),
+    ],
+)
+def test_content_of_the_sdk_is_made_of_what_ours_is_made_of(written: str, wanted: str) -> None:
+    text, notes = migrate(f"from mcp import types\nfrom mcp.server.fastmcp import FastMCP\na = {written}\n")
+    assert f"a = {wanted}\n" in text.replace("ToolResult([", "ToolResult(content=[") and notes == []
+
+
+def test_a_result_that_is_an_error_is_raised_unless_the_program_would_catch_it() -> None:
+    failed = "return types.CallToolResult(content=[types.TextContent(type='text', text=t)], isError=True)"
+    head = "from mcp import types\nfrom mcp.server.fastmcp import FastMCP\nmcp = FastMCP('x')\n@mcp.tool()\n"
+    body = f"def f(t: str) -> types.CallToolResult:\n    try: {failed}\n    except Exception:\n        {failed}\n"
+    text, notes = migrate(head + body)
+    assert (
+        text.endswith("    except Exception:\n        raise ToolError(t)\n") and "def f(t: str) -> ToolResult:" in text
+    )
+    assert [note.line for note in notes] == [6] and "or raise ToolError(text) if it is an error" in notes[0].text
+
+
+async def test_a_plain_class_that_tools_return_gets_a_json_form() -> None:
+    written = (
+        "from mcp.server.fastmcp import FastMCP\nmcp = FastMCP('x')\n"
+        "class Item:\n    name: str\n    def __init__(self, name): self.name = name\n"
+        "class Other:\n    name: str = ''\n"
+        "@mcp.tool()\ndef f() -> list[Item]: return [Item('tea')]\n"
+        "@mcp.tool()\ndef g() -> Item: return Item('tea')\n"
+    )
+    text, notes = migrate(written)
+    assert notes == [] and "@dataclass(init=False, repr=False, eq=False)\nclass Item:" in text
+    assert text.count("@dataclass") == 1
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(text, names)
+    async with names["mcp"].connect() as client:
+        assert await client.call("g") == {"name": "tea"}
 
 
 def test_tools_of_a_low_level_server_keep_their_annotations_and_other_names_of_the_program() -> None:

@@ -453,6 +453,74 @@ def rewrite_message_call(call: cst.Call, kind: str) -> tuple[cst.Call, str]:
     return replace_arguments(call.with_changes(func=cst.Name(name)), kept), name
 
 
+def rewrite_content_call(
+    call: cst.Call, kind: str, decode: Callable[[], str], add_note: AddNote
+) -> tuple[cst.Call, str] | None:
+    """A content part of the SDK as one of ours, and its name; None if what it is made of is not known.
+
+    `ImageContent(data=x, mimeType=m)` → `Image(b64decode(x), m)`, `ResourceLink(uri=u, name=n)` → `Link(u, n)`,
+    `EmbeddedResource(resource=TextResourceContents(uri=u, text=t))` → `Embedded(u, text=t)`. `decode`: needs b64decode.
+    """
+    ours, given = _CONTENT[kind], call
+    if kind == "EmbeddedResource":
+        inner = find_keyword_value(call.args, "resource")
+        if not isinstance(inner, cst.Call):
+            return None
+        given = inner
+    needed = "data" if kind in ("ImageContent", "AudioContent") else "uri"
+    if any(arg.keyword is None for arg in given.args) or find_keyword_value(given.args, needed) is None:
+        return None
+    kept: list[cst.Arg | None] = []
+    for arg in given.args:
+        name, value = cst.ensure_type(arg.keyword, cst.Name).value, arg.value
+        if name in ("data", "blob"):
+            kept.append(_name_argument(arg, "data", _decode_base64(value, decode)))
+        elif name in ("mimeType", "mime_type"):
+            kept.append(_name_argument(arg, "mime_type"))
+        elif name == "uri":
+            is_url = isinstance(value, cst.Call) and format_node(value.func).endswith("AnyUrl") and len(value.args) == 1
+            kept.append(arg.with_changes(value=cst.ensure_type(value, cst.Call).args[0].value if is_url else value))
+        elif name in ("name", "text", "title", "description", "size"):
+            kept.append(arg)
+        else:
+            kept.append(None)
+            if name != "type" and not is_none(value):
+                add_note(f"the option {name}= of {kind} is left out: see {ours}(…)")
+    made = replace_arguments(given.with_changes(func=cst.Name(ours)), kept)
+    return made.with_changes(lpar=call.lpar, rpar=call.rpar), ours
+
+
+_CONTENT = {"ImageContent": "Image", "AudioContent": "Audio", "EmbeddedResource": "Embedded", "ResourceLink": "Link"}
+
+
+def _decode_base64(value: cst.BaseExpression, decode: Callable[[], str]) -> cst.BaseExpression:
+    """The bytes of a text in base64: of `base64.b64encode(x).decode()`, x."""
+    maker = value.func.value if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) else None
+    if isinstance(maker, cst.Call) and format_node(maker.func).endswith("b64encode") and len(maker.args) == 1:
+        return maker.args[0].value
+    return cst.Call(cst.Name(decode()), [cst.Arg(value)])
+
+
+def read_result(call: cst.Call) -> tuple[cst.BaseExpression | None, cst.Call]:
+    """Whether a CallToolResult is an error, as an expression; and the call with the names of a ToolResult."""
+    names = {"isError": "is_error", "structuredContent": "structured_content"}
+    args = [
+        arg.with_changes(keyword=cst.Name(names.get(arg.keyword.value, arg.keyword.value))) if arg.keyword else arg
+        for arg in call.args
+    ]
+    error = find_keyword_value(args, "is_error")
+    kept = [None if arg.keyword is not None and arg.keyword.value == "is_error" else arg for arg in args]
+    return (None if error is None or is_flag(error, "False") else error), replace_arguments(call, kept)
+
+
+def read_only_text(content: cst.BaseExpression | None) -> cst.BaseExpression | None:
+    """The text of `[Text(x)]`, which a program has after it was rewritten."""
+    if isinstance(content, cst.List) and len(content.elements) == 1:
+        content = content.elements[0].value
+    is_text = isinstance(content, cst.Call) and is_flag(content.func, "Text") and len(content.args) == 1
+    return cst.ensure_type(content, cst.Call).args[0].value if is_text else None
+
+
 def rewrite_progress(call: cst.Call) -> cst.Call:
     """`report_progress(progress=1, total=3)` → `progress(1, 3)`."""
     call = _rename_method(call, "progress")

@@ -597,6 +597,11 @@ class LowLevelServers:
                 self.problems.append((node, f"this may be read from a tool: {LOW_LEVEL_HINT}"))
         return tools
 
+    @property
+    def has_loop(self) -> bool:
+        """Whether the tools of a server are only known when their list is made."""
+        return not all(self._is_written.values())
+
     def replace_tool(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         """A Tool as the options of one of ours, `dict(name=…, schema=…)`; another one stays."""
         if original not in self._tools:

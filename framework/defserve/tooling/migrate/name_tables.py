@@ -46,8 +46,10 @@ CONTENT_CLASSES: Final[Mapping[str, str]] = {
     "AudioContent": "Audio",
     "EmbeddedResource": "Embedded",
     "ResourceLink": "Link",
+    "CallToolResult": "ToolResult",
+    "PromptMessage": "Message",
 }
-"""Names that become ours in annotations alone: ours are made from other values."""
+"""Names that become ours in annotations, and in calls whose arguments are known: ours are made from other values."""
 
 FOREIGN_CLIENTS: Final = frozenset(
     "Client ClientSession stdio_client sse_client streamablehttp_client streamable_http_client"
@@ -66,7 +68,7 @@ UNSUPPORTED_NAMES: Final[Mapping[str, str]] = {
     "get_access_token": "take a parameter `ctx: Context`; ctx.principal is who calls",
     "get_http_request": "ctx.principal is who calls; a call does not depend on how it came",
     "get_http_headers": "ctx.principal is who calls; a call does not depend on how it came",
-    "CallToolResult": "return the value itself, or ToolResult(content, data=…)",
+    "CallToolResult": "return ToolResult(content, data=…), or raise ToolError(text) if it is an error",
     "ImageContent": 'write Image(data, "image/png"), with bytes that are not base64',
     "AudioContent": 'write Audio(data, "audio/wav"), with bytes that are not base64',
     "EmbeddedResource": "write Embedded(uri, text=…)",

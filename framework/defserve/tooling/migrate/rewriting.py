@@ -15,12 +15,16 @@ from defserve.tooling.migrate.calls import (
     add_structured_option,
     find_keyword_value,
     format_node,
+    is_flag,
     is_list_of_texts,
     is_scalar_annotation,
     make_keyword,
+    read_only_text,
+    read_result,
     rename_icon_options,
     replace_arguments,
     rewrite_asgi_call,
+    rewrite_content_call,
     rewrite_hints,
     rewrite_item_decorator,
     rewrite_message_call,
@@ -78,9 +82,15 @@ class ProgramRewriter(cst.CSTTransformer):
         self._imports, self._low_level = imports, low_level
         self.notes: list[MigrationNote] = []
         self._untouched: set[cst.CSTNode] = set()
+        self._gone: set[cst.Attribute] = set()
+        """Of arguments that are left out."""
         self._above: list[cst.EmptyLine] = []
         """What stood above statements that are gone, and belongs to `server.run()`."""
         self._within: list[bool] = []
+        self._tries = [0]
+        """For each function around: how many `try` are open."""
+        self._plain_classes: set[str] = set()
+        """Classes of attributes that tools return."""
         self._classes: list[cst.ClassDef] = []
         self._annotations = self._calls = self._here = 0
         self._lines: dict[cst.CSTNode, int] = {}
@@ -129,7 +139,11 @@ class ProgramRewriter(cst.CSTTransformer):
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
         self._classes.pop()
         self._name_self()
-        return updated_node
+        if original_node.name.value not in self._plain_classes:
+            return updated_node
+        name = self._imports.add_standard_name("dataclasses", "dataclass")
+        decorator = cst.parse_expression(f"{name}(init=False, repr=False, eq=False)")
+        return updated_node.with_changes(decorators=[cst.Decorator(decorator)])
 
     def _name_self(self) -> None:
         """`self` is a server in a subclass of one, and not in a class inside that."""
@@ -175,6 +189,8 @@ class ProgramRewriter(cst.CSTTransformer):
         called = self._facts.resolve_name(original) or ""
         if called in STANDARD_LIBRARY_NAMES:
             return cst.Name(self._imports.add_standard_name(*STANDARD_LIBRARY_NAMES[called]))
+        if called == "Tool" and self._annotations and self._low_level.has_loop:
+            return cst.parse_expression(f"dict[str, {self._imports.add_standard_name('typing', 'Any')}]")
         if called == "ToolAnnotations" and self._annotations:
             item = cst.SubscriptElement(cst.Index(cst.Name(self._imports.add_standard_name("typing", "Any"))))
             text = cst.SubscriptElement(cst.Index(cst.Name("str")))
@@ -200,7 +216,7 @@ class ProgramRewriter(cst.CSTTransformer):
         )
         if is_server and last in UNSUPPORTED_SERVER_MEMBERS:
             self._add_note(original_node, f"{full} is not rewritten: {UNSUPPORTED_SERVER_MEMBERS[last]}")
-        if head in self._facts.low_level and last in UNSUPPORTED_LOW_LEVEL_MEMBERS:
+        if head in self._facts.low_level and last in UNSUPPORTED_LOW_LEVEL_MEMBERS and original_node not in self._gone:
             self._add_note(original_node, f"{full} is not rewritten: {UNSUPPORTED_LOW_LEVEL_MEMBERS[last]}")
         name = original_node.attr.value
         if name in UNSUPPORTED_MEDIA_MEMBERS and {"Image", "Audio", "File"} & set(self._facts.names.values()):
@@ -221,6 +237,13 @@ class ProgramRewriter(cst.CSTTransformer):
         return updated_node.value if is_server else updated_node
 
     # -- calls -------------------------------------------------------------------------------------------
+
+    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> bool:
+        return node not in self._facts.plain
+
+    def visit_Await(self, node: cst.Await) -> None:
+        if node in self._facts.low_level_runs:
+            self._gone |= {*find_nodes(node, cst.Attribute)}
 
     def visit_Call(self, node: cst.Call) -> None:
         self._calls += 1
@@ -256,6 +279,23 @@ class ProgramRewriter(cst.CSTTransformer):
         if original_node in self._facts.plain:
             main, *rest = updated_node.args
             return main.value if isinstance(main.value, cst.Call) else cst.Call(main.value, rest)
+        if called in _CONTENT:
+            content = rewrite_content_call(updated_node, called, self._import_b64decode, add_note)
+            return updated_node if content is None else self._use(*content)
+        if called == "CallToolResult":
+            error, made = read_result(updated_node)
+            if error is None:
+                self._imports.add_name("ToolResult")
+                return rewrite_tool_result_call(made.with_changes(func=cst.Name("ToolResult")), add_note)
+            return updated_node
+        if called == "PromptMessage":
+            content = find_keyword_value(updated_node.args, "content")
+            args = [
+                arg.with_changes(value=read_only_text(content) or content) if arg.value is content else arg
+                for arg in updated_node.args
+            ]
+            made, name = rewrite_message_call(updated_node.with_changes(args=args), "Message")
+            return updated_node if name == "Message" else self._use(made, name)
         if called in ("McpError", "MCPError"):
             return rewrite_protocol_error(updated_node, add_note)
         if called == "Tool":
@@ -269,6 +309,35 @@ class ProgramRewriter(cst.CSTTransformer):
             made = self._keep_structured(original_node.args[0].value, updated_node.func, add_note)
             return updated_node.with_changes(func=made)
         return updated_node
+
+    def _use(self, made: cst.Call, name: str) -> cst.Call:
+        self._imports.add_name(name)
+        return made
+
+    def _import_b64decode(self) -> str:
+        return self._imports.add_standard_name("base64", "b64decode")
+
+    # A result that is an error is raised here. What a `try` around it would catch is left as it is.
+
+    def visit_Try_body(self, node: cst.Try) -> None:
+        self._tries[-1] += bool(node.handlers)
+
+    def leave_Try_body(self, node: cst.Try) -> None:
+        self._tries[-1] -= bool(node.handlers)
+
+    def leave_Return(self, original_node: cst.Return, updated_node: cst.Return) -> cst.Return | cst.Raise:
+        """`return CallToolResult(content=[TextContent(text=x)], isError=True)` → `raise ToolError(x)`."""
+        was, call = original_node.value, updated_node.value
+        if not isinstance(was, cst.Call) or not isinstance(call, cst.Call):
+            return updated_node
+        if self._facts.resolve_name(was.func) != "CallToolResult":
+            return updated_node
+        error, made = read_result(call)
+        text = read_only_text(find_keyword_value(made.args, "content"))
+        if error is None or not is_flag(error, "True") or text is None or self._tries[-1]:
+            return updated_node
+        raised = cst.Call(cst.Name(self._imports.add_name("ToolError")), [cst.Arg(text)])
+        return cst.Raise(raised, whitespace_after_raise=cst.SimpleWhitespace(" "))
 
     def _of_server(self, original: cst.Call, updated: cst.Call, verb: str, add_note: AddNote) -> cst.BaseExpression:
         name = get_full_name_for_node(original.func.value) if isinstance(original.func, cst.Attribute) else None
@@ -408,6 +477,7 @@ class ProgramRewriter(cst.CSTTransformer):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._bound[node.name.value] = self._line(node)
+        self._tries.append(0)
         self._within.append(self._get_item_kind(node) == "tool" or node in self._low_level.handlers)
 
     def visit_Raise(self, node: cst.Raise) -> None:
@@ -438,6 +508,7 @@ class ProgramRewriter(cst.CSTTransformer):
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
         self._within.pop()
+        self._tries.pop()
         if original_node in self._facts.plain:
             return updated_node.with_changes(asynchronous=None)
         if (replaced := self._low_level.replace_function(original_node, updated_node)) is not None:
@@ -448,6 +519,9 @@ class ProgramRewriter(cst.CSTTransformer):
                 original_node,
                 "here each text of the list is sent by itself: return json.dumps(…) to send the list as JSON",
             )
+        if kind == "tool" and original_node.returns is not None and is_flag(original_node.returns.annotation, "bytes"):
+            text = "bytes alone do not say what they are, and the server does not start: return File(data=…, name=…)"
+            self._add_note(original_node, text)
         parameters = updated_node.params
         positional = [self._parameter(p, kind) for p in parameters.posonly_params]
         changed = [self._parameter(p, kind) for p in parameters.params]
@@ -487,6 +561,13 @@ class ProgramRewriter(cst.CSTTransformer):
 
     def visit_Module(self, node: cst.Module) -> None:
         self._low_level.read_module(node)
+        returned: set[str] = set()
+        for function in find_nodes(node, cst.FunctionDef):
+            if function.returns is not None and self._get_item_kind(function) == "tool":
+                returned |= {name.value for name in find_nodes(function.returns, cst.Name)}
+        for made in node.body:
+            if isinstance(made, cst.ClassDef) and made.name.value in returned and _is_plain_class(made):
+                self._plain_classes.add(made.name.value)
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
         made = self._imports.replace_imports(updated_node)
@@ -502,6 +583,15 @@ class ProgramRewriter(cst.CSTTransformer):
         return made if self._facts.is_package else made.visit(_UnusedImports(original_node, made))
 
 
+def _is_plain_class(made: cst.ClassDef) -> bool:
+    """Whether it names the types of its attributes and is nothing else: as a dataclass it has a JSON form."""
+    lines = [each.body[0] for each in made.body.body if isinstance(each, cst.SimpleStatementLine)]
+    fields = [each for each in lines if isinstance(each, cst.AnnAssign)]
+    is_mutable = any(isinstance(each.value, cst.List | cst.Dict | cst.Set) for each in fields)
+    return bool(fields) and not (made.bases or made.keywords or made.decorators or is_mutable)
+
+
+_CONTENT = frozenset({"ImageContent", "AudioContent", "EmbeddedResource", "ResourceLink"})
 _NONE = cst.MaybeSentinel.DEFAULT
 
 
