@@ -394,7 +394,10 @@ def test_an_async_main_that_only_serves_becomes_a_plain_one() -> None:
 def test_an_async_main_that_needs_its_loop_stays_and_is_reported(was: str, now: str) -> None:
     text, notes = migrate(ASYNC_MAIN.replace(was, now))
     assert "async def main()" in text
-    assert {note.text for note in notes} == {"server.run() blocks: call it outside of an event loop"}
+    assert {note.text for note in notes} == {
+        "server.run() blocks: call it outside of an event loop, in a plain `def` that is called without asyncio.run;"
+        " what is awaited before goes into Server(lifespan=…)"
+    }
 
 
 def test_an_async_main_that_another_file_runs_stays() -> None:
@@ -809,6 +812,34 @@ def test_the_command_shows_then_writes(
     assert "nothing to change" in capsys.readouterr().out
     assert main(["migrate", "gone.py"]) == 1
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_comments_of_the_tools_of_a_low_level_server_stay_with_them() -> None:
+    listed = """    return [
+        # first
+        types.Tool(
+            name="a",  # short
+            inputSchema={"type": "object"},
+        ),
+        # second
+        types.Tool(name="b", inputSchema={}),
+    ]
+@app.call_tool()"""
+    before, after = LOW_LEVEL.split("    return [types.Tool"), LOW_LEVEL.partition("@app.call_tool()")[2]
+    text, notes = migrate(f"{before[0]}{listed}{after}".replace("@app.list", "# all\n@app.list"))
+    assert notes == []
+    assert (
+        """
+# all
+# first
+@app.tool(
+        name="a",  # short
+        schema={"type": "object"},
+    )
+async def _a("""
+        in text
+    )
+    assert '\n# second\n@app.tool(name="b", schema={})\nasync def _b(' in text
 
 
 def test_a_person_at_a_terminal_sees_which_file_is_migrated_and_a_pipe_gets_nothing(

@@ -38,6 +38,7 @@ from defserve.tooling.migrate.program import (
     RequiredImports,
     ServerClasses,
     collect_program_facts,
+    find_comments_above,
     find_name_uses,
     find_nodes,
     find_scopes,
@@ -635,7 +636,7 @@ class LowLevelServers:
             made.append(plain.with_changes(asynchronous=None, returns=returns))
         if (handlers := self._registering.get(original)) is not None:
             if self._is_written[handlers.lists]:
-                made += [self._make_wrapper(handlers, self._tools[tool]) for tool in handlers.tools]
+                made += [self._make_wrapper(handlers, tool, self._tools[tool]) for tool in handlers.tools]
             else:
                 made += self._make_loop(handlers)
         return cst.FlattenSentinel(made) if made else cst.RemoveFromParent()
@@ -646,20 +647,20 @@ class LowLevelServers:
         self._names.add(word)
         return word
 
-    def _make_wrapper(self, handlers: _Handlers, tool: cst.Call) -> cst.BaseStatement:
+    def _make_wrapper(self, handlers: _Handlers, tool: cst.Call, updated: cst.Call) -> cst.BaseStatement:
         """One tool: its name, description and schema, and a function that passes its arguments on."""
-        code = cst.Module([]).code_for_node
-        options = [f"{cst.ensure_type(arg.keyword, cst.Name).value}={code(arg.value)}" for arg in tool.args]
-        name = next(arg.value for arg in tool.args if arg.keyword is not None and arg.keyword.value == "name")
-        plain = name.evaluated_value if isinstance(name, cst.SimpleString) else code(name)
+        name = next(arg.value for arg in updated.args if arg.keyword is not None and arg.keyword.value == "name")
+        plain = name.evaluated_value if isinstance(name, cst.SimpleString) else format_node(name)
         word = self._find_free_name("_" + "".join(c if c.isalnum() else "_" for c in str(plain)))
         any_type = self._imports.add_standard_name("typing", "Any")
         wait = "await " if handlers.calls.asynchronous is not None else ""
-        return _make_statement(
-            f"@{handlers.server}.tool({', '.join(options)})\n"
+        made = cst.parse_statement(
             f"async def {word}(**arguments: {any_type}) -> {any_type}:\n"
-            f"    return {wait}{handlers.calls.name.value}({code(name)}, arguments)\n"
+            f"    return {wait}{handlers.calls.name.value}({format_node(name)}, arguments)\n"
         )
+        decorator = cst.Decorator(updated.with_changes(func=cst.parse_expression(f"{handlers.server}.tool")))
+        lines = [cst.EmptyLine(indent=False), *find_comments_above(tool, handlers.lists)]
+        return made.with_changes(decorators=[decorator], leading_lines=lines)
 
     def _make_loop(self, handlers: _Handlers) -> list[cst.BaseStatement]:
         """What registers tools that are only known when the list is made."""

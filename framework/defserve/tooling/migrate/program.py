@@ -528,6 +528,17 @@ def _collect_comments(node: cst.CSTNode) -> list[cst.EmptyLine]:
     return [cst.EmptyLine(comment=each) for each in comments if not FOR_TOOLS.match(each.value)]
 
 
+def find_comments_above(value: cst.CSTNode, function: cst.FunctionDef) -> list[cst.EmptyLine]:
+    """The comments between a value of a list and the one before it; of the first, also those above the function."""
+    for node in find_nodes(function.body, cst.List):
+        for place, element in enumerate(node.elements):
+            if element.value is value:
+                above = [line for line in function.leading_lines if line.comment is not None] if place == 0 else []
+                gap = node.elements[place - 1].comma if place else node.lbracket
+                return above + (_collect_comments(gap) if isinstance(gap, cst.CSTNode) else [])
+    return []
+
+
 FOR_TOOLS = re.compile(r"#\s*+(?:noqa|type:|mypy:|pyright:|pylint:|ruff:|isort:|fmt:)")
 
 

@@ -407,7 +407,11 @@ class ProgramRewriter(cst.CSTTransformer):
             return self._of_context(call, made, verb) or updated_node
         if owner in self._facts.servers and (verb == "import_server" or verb in IMPLIED_TRANSPORTS):
             if verb != "import_server" and original_node not in self._facts.plain:
-                self._add_note(original_node, "server.run() blocks: call it outside of an event loop")
+                self._add_note(
+                    original_node,
+                    "server.run() blocks: call it outside of an event loop, in a plain `def` that is called without"
+                    " asyncio.run; what is awaited before goes into Server(lifespan=…)",
+                )
             return made
         return made if original_node in self._facts.plain else updated_node
 
