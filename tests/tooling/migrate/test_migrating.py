@@ -638,6 +638,15 @@ def test_other_files_stay_if_their_low_level_server_is_left() -> None:
     assert "Text(" in migrate(part).text
 
 
+def test_handlers_in_another_file_than_their_low_level_server_are_rewritten_with_it() -> None:
+    app = "from mcp.server import Server\napp = Server('m')\n"
+    tools = LOW_LEVEL.replace("mcp.server import Server\n", ".app import app\n").replace('app = Server("m")\n', "")
+    done = migrate_files({Path("shop/app.py"): app, Path("shop/tools.py"): tools})
+    assert done[Path("shop/app.py")].text == "from defserve import Server\napp = Server('m')\n"
+    assert '@app.tool(name="a", schema=' in done[Path("shop/tools.py")].text
+    assert "list_tools" not in done[Path("shop/tools.py")].text
+
+
 def test_subclasses_of_servers_are_servers_in_every_file() -> None:
     base = (
         "from fastmcp import FastMCP\n"

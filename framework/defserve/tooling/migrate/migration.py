@@ -196,14 +196,14 @@ class SourceFile(NamedTuple):
 
 
 def spread_server_facts(files: Mapping[Path, SourceFile]) -> None:
-    """Add to the facts of each file which of its names are servers of other files."""
+    """Add to the facts of each file which of its names are servers of other files, also of the low level."""
     _spread_server_classes(files)
     while True:
         known = sum(len(file.facts.servers) for file in files.values())
         given: dict[str, set[int | str]] = {}
-        # Most files have nothing to do with servers, and going through a file takes long.
         makers = {name for file in files.values() for name in file.facts.makers}
-        known_names = (name for file in files.values() for name in (*file.facts.servers, *file.facts.server_classes))
+        facts = [file.facts for file in files.values()]
+        known_names = {name for each in facts for name in (*each.servers, *each.low_level, *each.server_classes)}
         names = {name.rpartition(".")[2] for name in known_names} | makers
         for path, file in files.items():
             if any(name in file.text for name in names):
@@ -258,6 +258,8 @@ class _Imported:
             name, local = alias.evaluated_name, alias.evaluated_alias or alias.evaluated_name
             if source is not None and name in source.facts.servers:
                 self._facts.servers.add(local)
+            if source is not None and name in source.facts.low_level:
+                self._facts.low_level.add(local)
             if source is not None and name in source.facts.server_classes:
                 self._facts.server_classes[local] = source.facts.server_classes[name]
             self._add_members(f"{dotted}.{name}".strip("."), len(node.relative), local)
