@@ -638,6 +638,17 @@ def test_other_files_stay_if_their_low_level_server_is_left() -> None:
     assert "Text(" in migrate(part).text
 
 
+def test_a_low_level_server_that_runs_beside_other_tasks_is_left_and_reported() -> None:
+    written = f"import asyncio\n{LOW_LEVEL}async def both():\n    await asyncio.gather(main(), other())\n"
+    text, notes = migrate(written)
+    assert text == written
+    assert [tuple(note) for note in notes] == [(16, "main starts a loop of its own: run it by itself")]
+    other = "import asyncio\nfrom app import main\nasync def both():\n    await asyncio.gather(main(), other())\n"
+    done = migrate_files({Path("app.py"): LOW_LEVEL, Path("both.py"): other})
+    assert [each.text for each in done.values()] == [LOW_LEVEL, other]
+    assert [note.line for note in done[Path("both.py")].notes] == [4]
+
+
 def test_handlers_in_another_file_than_their_low_level_server_are_rewritten_with_it() -> None:
     app = "from mcp.server import Server\napp = Server('m')\n"
     tools = LOW_LEVEL.replace("mcp.server import Server\n", ".app import app\n").replace('app = Server("m")\n', "")

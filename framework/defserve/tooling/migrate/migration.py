@@ -6,8 +6,6 @@ SDK's low level. Importing this raises UsageError if libcst is not installed.
 
 from __future__ import annotations
 
-import ast
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -44,6 +42,7 @@ from defserve.tooling.migrate.program import (
     find_scopes,
     get_target,
     is_foreign_module,
+    is_valid_python,
     list_bases,
     list_children,
     unquote_annotations,
@@ -161,23 +160,12 @@ def _migrate_file(file: SourceFile, path: Path) -> tuple[Migration, bool]:
         return Migration(
             source, sorted({MigrationNote(lines[node].start.line, text) for node, text in low_level.problems})
         ), False
-    if _compiles(source) and not _compiles(text):
+    if is_valid_python(source) and not is_valid_python(text):
         problem = "rewritten, it would be no valid Python: migrate this file by hand"
         return Migration(source, [MigrationNote(1, problem)]), True
     return Migration(text, sorted(set(rewriting.notes))), True
 
 
-def _compiles(text: str) -> bool:
-    """Whether it is a program for the oldest Python that we support."""
-    with warnings.catch_warnings(action="ignore"):
-        try:
-            compile(ast.parse(text, feature_version=OLDEST_PYTHON), "program", "exec", dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-    return True
-
-
-OLDEST_PYTHON = (3, 11)
 NOTHING_TO_MIGRATE = "nothing of FastMCP or the official SDK is imported here"
 INVALID_PYTHON_PROBLEM = "this is not valid Python"
 INVALID_PYTHON_FIX = "correct the syntax error, then migrate again"
@@ -440,8 +428,13 @@ def _is_main(node: cst.BaseExpression, file: SourceFile, mains: Mapping[str, lis
 
 
 def _check_mains(file: SourceFile, mains: Mapping[str, list[cst.FunctionDef]]) -> None:
-    """Note what a function awaits beside serving: it would need a loop."""
+    """Note what a function awaits beside serving: it would need a loop. And where it runs beside other things."""
     plain, problems = file.facts.plain, file.facts.low_level_problems
+    run = {node for each in plain if isinstance(each, cst.Call | cst.Await) for node in list_children(each)}
+    run |= {arg.value for arg in run if isinstance(arg, cst.Arg)}
+    for call in find_nodes(file.module, cst.Call):
+        if call not in run and _is_main(call, file, mains) and call not in plain and isinstance(call.func, cst.Name):
+            problems.append((call, f"{format_node(call.func)} starts a loop of its own: run it by itself"))
     for function in (each for each in find_scopes(file.module) if each in plain):
         if function not in mains.get(function.name.value, ()):
             continue
@@ -491,9 +484,9 @@ class LowLevelServers:
 
     def read_module(self, module: cst.Module) -> None:
         """Look through the functions of a module."""
+        self.problems += self._facts.low_level_problems
         if not self._facts.low_level and "LowLevelServer" not in self._facts.names.values():
             return
-        self.problems += self._facts.low_level_problems
         self._check_shapes(module)
         self._names = {node.value for node in find_nodes(module, cst.Name)}
         scopes = find_scopes(module)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -654,3 +656,19 @@ class _Unquoting(cst.CSTTransformer):
             return updated_node
         names = {use.name for use in find_name_uses(inner)} - {"None"}
         return updated_node.with_changes(annotation=inner) if names and names <= self._theirs else updated_node
+
+
+# -- Whether a program can run.
+
+
+def is_valid_python(text: str) -> bool:
+    """Whether it is a program for the oldest Python that we support."""
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            compile(ast.parse(text, feature_version=OLDEST_PYTHON), "program", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+    return True
+
+
+OLDEST_PYTHON = (3, 11)
