@@ -325,7 +325,7 @@ def _migrate(named: list[Path]) -> list[Migrated]:
 
         def show_file(step: int, steps: int, path: Path) -> None:
             if work.is_drawn:
-                work.show_progress(step, steps, f"Migrating {os.path.relpath(path)}")
+                work.show_progress(step, steps, f"Migrating {path.name}")
 
         migrations = migrate_files(sources, show_file)
     done = {path: Migrated(path, sources[path], each) for path, each in migrations.items()}
