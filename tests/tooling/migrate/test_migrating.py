@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import libcst
 import pytest
 
-from defserve import Server, UsageError
-from defserve.cli import main
+from defserve import Server, ToolError, UsageError
+from defserve.cli import main, screen
+from defserve.cli.screen import ProgressDisplay
 from defserve.tooling.migrate import rewriting
 from defserve.tooling.migrate.migration import migrate, migrate_files
 from tests.rows import for_each_row
@@ -146,6 +148,7 @@ HEAD = 'from fastmcp import Context, FastMCP\nmcp = FastMCP("m")\n'
         ("mcp.run('http', middleware=[refuse])", 3, "the option middleware= of run may protect something"),
         ("@mcp.tool\ndef f(a: int):\n    raise ValueError('a')", 5, "models do not read the text of ValueError"),
         ("@mcp.tool(enabled=False)\ndef f(): ...", 3, "the option enabled= of a tool may protect something"),
+        ("@mcp.tool\ndef f() -> bytes: ...", 4, "return File(data=…, name=…)"),
         ("@mcp.resource('a://b')\ndef f() -> list[str]: ...", 4, "each text of the list is sent by itself"),
     ],
 )
@@ -338,13 +341,18 @@ def test_the_types_of_the_sdk_in_a_signature_become_ours() -> None:
     assert isinstance(steps.loaded("low", text.replace("app", "server")), Server)
 
 
-def test_a_main_that_did_more_is_left_and_one_that_is_used_elsewhere_is_reported() -> None:
-    did_more = LOW_LEVEL.replace("main():\n", "main():\n    await connect()\n")
-    text, notes = migrate(did_more)
-    assert text == did_more
-    assert [tuple(note) for note in notes] == [(11, "main does more than serve: do the rest of it in a lifespan")]
-    used = migrate(f"{LOW_LEVEL}entry = main\n")
-    assert [tuple(note) for note in used.notes] == [(14, "main is left out: call server.run()")]
+def test_a_main_that_waits_for_more_than_serving_is_left() -> None:
+    waits = LOW_LEVEL.replace("main():\n", "main():\n    await connect()\n")
+    text, notes = migrate(waits)
+    assert text == waits
+    assert [note.line for note in notes] == [12] and "do it in Server(lifespan=…)" in notes[0].text
+
+
+def test_a_main_that_serves_on_stdio_becomes_a_plain_function_and_keeps_what_else_it_does() -> None:
+    written = LOW_LEVEL.replace("main():\n", "main():\n    print('up')  # first\n")
+    text, notes = migrate(f"import asyncio\n{written}entry = lambda: asyncio.run(main())\n")
+    assert text.endswith("def main():\n    print('up')  # first\n    app.run()\nentry = lambda: main()\n")
+    assert notes == [] and "asyncio" not in text
 
 
 ASYNC_MAIN = """import asyncio
@@ -386,7 +394,10 @@ def test_an_async_main_that_only_serves_becomes_a_plain_one() -> None:
 def test_an_async_main_that_needs_its_loop_stays_and_is_reported(was: str, now: str) -> None:
     text, notes = migrate(ASYNC_MAIN.replace(was, now))
     assert "async def main()" in text
-    assert {note.text for note in notes} == {"server.run() blocks: call it outside of an event loop"}
+    assert {note.text for note in notes} == {
+        "server.run() blocks: call it outside of an event loop, in a plain `def` that is called without asyncio.run;"
+        " what is awaited before goes into Server(lifespan=…)"
+    }
 
 
 def test_an_async_main_that_another_file_runs_stays() -> None:
@@ -446,7 +457,6 @@ def test_what_a_client_of_theirs_reads_stays_theirs(content: str) -> None:
         ),
         ("@mcp.tool(serializer=dump)\ndef f() -> str: ...", "return the text itself"),
         ("FastMCP('x', providers=[p])", "call server.mount(child) for each"),
-        ("from mcp import McpError\nMcpError", "raise ToolError"),
         ("from fastmcp.server.auth.providers.github import GitHubProvider\nGitHubProvider", "OAuthProxy("),
         ("from mcp.types import PromptMessage\nPromptMessage", "write User("),
     ],
@@ -461,7 +471,7 @@ def test_a_low_level_server_whose_tools_are_not_listed_is_left_alone_and_reporte
     text, notes = migrate(unlisted)
     assert text == unlisted
     assert [note.text for note in notes] == [
-        "the list of tools is not known: write a function for each, with @server.tool(schema=…)"
+        "the list of tools is not known: write a function for each, with @server.tool(schema=…), and migrate again"
     ]
 
 
@@ -470,16 +480,127 @@ def test_a_version_that_only_the_options_of_run_have_is_reported() -> None:
     text, notes = migrate(LOW_LEVEL.replace("app.create_initialization_options()", options))
     assert "InitializationOptions" not in text
     assert [tuple(note) for note in notes] == [
-        (13, 'the version is left out with its line: write app = Server(…, version="1.0")')
+        (13, 'the version is left out with its line: write Server(…, version="1.0")')
     ]
 
 
-def test_a_low_level_server_inside_a_function_is_left_alone() -> None:
-    inside = "async def serve():\n" + "".join(f"    {line}\n" for line in LOW_LEVEL.splitlines())
-    assert migrate(inside).text == inside
-    assert [tuple(note) for note in migrate(inside).notes] == [
-        (5, "the server is made in a function: move it and its functions to the module, and migrate again")
-    ]
+IN_A_FUNCTION = """\
+import mcp.server.stdio
+from mcp import McpError, types
+from mcp.server.lowlevel import Server
+from mcp.types import ErrorData
+
+def make(shop: str) -> Server:
+    server = Server("prices")
+    SCHEMAS = {"price": {"type": "object", "properties": {"item": {"type": "string"}}}, "shop": {"type": "object"}}
+
+    @server.list_prompts()
+    async def prompts(): return []
+
+    @server.get_prompt()
+    async def prompt(name, arguments): ...
+
+    @server.list_tools()
+    async def tools() -> list[types.Tool]:
+        return [types.Tool(name=name, description="A.", inputSchema=schema) for name, schema in SCHEMAS.items()]
+
+    # for all
+    @server.call_tool()
+    async def call(name: str, arguments: dict) -> list[types.TextContent]:
+        if name == "shop":
+            raise McpError(ErrorData(code=-1, message="no " + shop))
+        return [types.TextContent(type="text", text=arguments["item"] + ": 2.5")]
+
+    return server
+
+class Runner:
+    async def serve(self, shop):
+        server = make(shop)
+        # on stdio
+        options = server.create_initialization_options()
+        async with mcp.server.stdio.stdio_server() as streams:
+            await server.run(streams[0], streams[1], options)
+"""
+
+
+async def test_a_low_level_server_inside_a_function_answers_as_before() -> None:
+    main = "from .app import Runner\nasync def main():\n    await Runner().serve('tea')\nasyncio.run(main())\n"
+    done = migrate_files({Path("shop/app.py"): IN_A_FUNCTION, Path("shop/__main__.py"): f"import asyncio\n{main}"})
+    text, notes = done[Path("shop/app.py")]
+    assert notes == [] and "mcp" not in text and "asyncio" not in text
+    assert text.endswith("        server = make(shop)\n        # on stdio\n        server.run()\n")
+    assert done[Path("shop/__main__.py")].text == (
+        "from .app import Runner\ndef main():\n    Runner().serve('tea')\nmain()\n"
+    )
+    names: dict[str, Any] = {}
+    exec(text, names)
+    async with names["make"]("tea").connect() as client:
+        assert [(tool["name"], tool["description"]) for tool in await client.tools()] == [
+            ("price", "A."),
+            ("shop", "A."),
+        ]
+        assert await client.call("price", item="cup") == "cup: 2.5"
+        with pytest.raises(ToolError, match="no tea"):
+            await client.call("shop")
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        (
+            "types.ImageContent(type='image', data=base64.b64encode(png).decode(), mimeType='image/png')",
+            "Image(data=png, mime_type='image/png')",
+        ),
+        ("types.AudioContent(type='audio', data=text, mimeType=kind)", "Audio(data=b64decode(text), mime_type=kind)"),
+        ("types.ResourceLink(type='resource_link', uri=AnyUrl(u), name='a')", "Link(uri=u, name='a')"),
+        (
+            "types.EmbeddedResource(type='resource', resource=types.TextResourceContents(uri=u, text=t))",
+            "Embedded(uri=u, text=t)",
+        ),
+        ("types.PromptMessage(role='user', content=types.TextContent(type='text', text=t))", "User(t)"),
+        (
+            "types.CallToolResult(content=[types.TextContent(type='text', text=t)], structuredContent=d)",
+            "ToolResult(content=[Text(t)], data=d)",
+        ),
+    ],
+)
+def test_content_of_the_sdk_is_made_of_what_ours_is_made_of(written: str, wanted: str) -> None:
+    text, notes = migrate(f"from mcp import types\nfrom mcp.server.fastmcp import FastMCP\na = {written}\n")
+    assert f"a = {wanted}\n" in text.replace("ToolResult([", "ToolResult(content=[") and notes == []
+
+
+def test_a_result_that_is_an_error_is_raised_unless_the_program_would_catch_it() -> None:
+    failed = "return types.CallToolResult(content=[types.TextContent(type='text', text=t)], isError=True)"
+    head = "from mcp import types\nfrom mcp.server.fastmcp import FastMCP\nmcp = FastMCP('x')\n@mcp.tool()\n"
+    body = f"def f(t: str) -> types.CallToolResult:\n    try: {failed}\n    except Exception:\n        {failed}\n"
+    text, notes = migrate(head + body)
+    assert (
+        text.endswith("    except Exception:\n        raise ToolError(t)\n") and "def f(t: str) -> ToolResult:" in text
+    )
+    assert [note.line for note in notes] == [6] and "or raise ToolError(text) if it is an error" in notes[0].text
+
+
+async def test_a_plain_class_that_tools_return_gets_a_json_form() -> None:
+    written = (
+        "from mcp.server.fastmcp import FastMCP\nmcp = FastMCP('x')\n"
+        "class Item:\n    name: str\n    def __init__(self, name): self.name = name\n"
+        "class Other:\n    name: str = ''\n"
+        "@mcp.tool()\ndef f() -> list[Item]: return [Item('tea')]\n"
+        "@mcp.tool()\ndef g() -> Item: return Item('tea')\n"
+    )
+    text, notes = migrate(written)
+    assert notes == [] and "@dataclass(init=False, repr=False, eq=False)\nclass Item:" in text
+    assert text.count("@dataclass") == 1
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(text, names)
+    async with names["mcp"].connect() as client:
+        assert await client.call("g") == {"name": "tea"}
+
+
+def test_tools_of_a_low_level_server_keep_their_annotations_and_other_names_of_the_program() -> None:
+    written = LOW_LEVEL.replace("name=", "annotations=types.ToolAnnotations(readOnlyHint=True), name=", 1)
+    text, notes = migrate(written + "def _a(): ...\n")
+    assert notes == [] and '"readOnlyHint": True' in text and "async def _a_(**arguments: Any)" in text
 
 
 @pytest.mark.parametrize(
@@ -491,7 +612,13 @@ def test_a_low_level_server_inside_a_function_is_left_alone() -> None:
             "made with on_list_tools, on_call_tool: write",
         ),
         ("class App(Server): pass", 5, "App extends a low-level server: write"),
-        ("def make():\n    return Server('m', on_call_tool=call)", 6, "the server is made in a function: move it"),
+        ("def make():\n    return Server('m', on_call_tool=call)", 6, "made with on_call_tool: write"),
+        (
+            "app = Server('m')\n@app.list_resources()\nasync def f(): return some()",
+            7,
+            "write a function for each with @s",
+        ),
+        ("app = Server('m')\napp.call_tool()(call)", 6, "call_tool is not a decorator here"),
     ],
 )
 def test_a_low_level_server_of_another_shape_is_left_alone(made: str, line: int, why: str) -> None:
@@ -503,12 +630,32 @@ def test_a_low_level_server_of_another_shape_is_left_alone(made: str, line: int,
 
 
 def test_other_files_stay_if_their_low_level_server_is_left() -> None:
-    server = "from mcp.server import Server\ndef make():\n    server = Server('x')\n    return server\n"
+    server = "from mcp.server import Server\ndef make():\n    return Server('x', on_call_tool=run)\n"
     part = "from mcp.types import TextContent\ndef run():\n    return [TextContent(type='text', text='a')]\n"
     done = migrate_files({Path("app/server.py"): server, Path("app/tools.py"): part})
     assert [migration.text for migration in done.values()] == [server, part]
     assert "like the low-level server of this project" in done[Path("app/tools.py")].notes[0].text
     assert "Text(" in migrate(part).text
+
+
+def test_a_low_level_server_that_runs_beside_other_tasks_is_left_and_reported() -> None:
+    written = f"import asyncio\n{LOW_LEVEL}async def both():\n    await asyncio.gather(main(), other())\n"
+    text, notes = migrate(written)
+    assert text == written
+    assert [tuple(note) for note in notes] == [(16, "main starts a loop of its own: run it by itself")]
+    other = "import asyncio\nfrom app import main\nasync def both():\n    await asyncio.gather(main(), other())\n"
+    done = migrate_files({Path("app.py"): LOW_LEVEL, Path("both.py"): other})
+    assert [each.text for each in done.values()] == [LOW_LEVEL, other]
+    assert [note.line for note in done[Path("both.py")].notes] == [4]
+
+
+def test_handlers_in_another_file_than_their_low_level_server_are_rewritten_with_it() -> None:
+    app = "from mcp.server import Server\napp = Server('m')\n"
+    tools = LOW_LEVEL.replace("mcp.server import Server\n", ".app import app\n").replace('app = Server("m")\n', "")
+    done = migrate_files({Path("shop/app.py"): app, Path("shop/tools.py"): tools})
+    assert done[Path("shop/app.py")].text == "from defserve import Server\napp = Server('m')\n"
+    assert '@app.tool(name="a", schema=' in done[Path("shop/tools.py")].text
+    assert "list_tools" not in done[Path("shop/tools.py")].text
 
 
 def test_subclasses_of_servers_are_servers_in_every_file() -> None:
@@ -685,6 +832,50 @@ def test_the_command_shows_then_writes(
     assert "nothing to change" in capsys.readouterr().out
     assert main(["migrate", "gone.py"]) == 1
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_comments_of_the_tools_of_a_low_level_server_stay_with_them() -> None:
+    listed = """    return [
+        # first
+        types.Tool(
+            name="a",  # short
+            inputSchema={"type": "object"},
+        ),
+        # second
+        types.Tool(name="b", inputSchema={}),
+    ]
+@app.call_tool()"""
+    before, after = LOW_LEVEL.split("    return [types.Tool"), LOW_LEVEL.partition("@app.call_tool()")[2]
+    text, notes = migrate(f"{before[0]}{listed}{after}".replace("@app.list", "# all\n@app.list"))
+    assert notes == []
+    assert (
+        """
+# all
+# first
+@app.tool(
+        name="a",  # short
+        schema={"type": "object"},
+    )
+async def _a("""
+        in text
+    )
+    assert '\n# second\n@app.tool(name="b", schema={})\nasync def _b(' in text
+
+
+def test_a_person_at_a_terminal_sees_which_file_is_migrated_and_a_pipe_gets_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("from fastmcp import FastMCP\nmcp = FastMCP('x')\n")
+    shown: list[tuple[float, float | None, str | None]] = []
+    monkeypatch.setattr(ProgressDisplay, "show_progress", lambda _, *told: shown.append(told))
+    assert main(["migrate", "a.py", "b.py"]) == 0
+    assert shown == [] and capsys.readouterr().err == ""
+    monkeypatch.setattr(screen, "can_draw", lambda _: True)
+    assert main(["migrate", "a.py", "b.py", "--diff"]) == 0
+    assert [(step, total) for step, total, _ in shown] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    assert [text for _, _, text in shown] == ["Migrating a.py", "Migrating b.py"] * 2
 
 
 @pytest.mark.slow

@@ -8,20 +8,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from defserve.cli.content import WRITABLE_FOLDER_FIX, explain_write_errors
 from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag
-from defserve.cli.screen import show_stdout
+from defserve.cli.screen import ProgressDisplay, show_stdout
 from defserve.cli.screen_blocks import DiffBlock, JsonBlock, ScreenBlock, StyledLine
 from defserve.errors import UsageError
-from defserve.tooling.migrate.migration import (
-    INVALID_PYTHON_FIX,
-    INVALID_PYTHON_PROBLEM,
-    NOTHING_TO_MIGRATE,
-    Migration,
-    migrate_files,
-)
 from defserve.tooling.project_parts import (
     PART_MAKERS,
     PartRequest,
@@ -38,6 +31,9 @@ from defserve.tooling.project_template import (
     create_project,
     load_template_questions,
 )
+
+if TYPE_CHECKING:
+    from defserve.tooling.migrate.migration import Migration
 
 EXAMPLES: Final = """  defserve new
   defserve new weather-mcp --template tools --author "Ada Lovelace" --yes
@@ -306,15 +302,33 @@ def run_migrate(argv: list[str]) -> int:
             show_stdout(DiffBlock(each.diff))
         if not options.diff:
             show_stdout(*_report(each, written=options.write))
+    if not (options.diff or options.write) and any(each.diff for each in done):
+        # The names of files are copied into a shell.
+        words = " ".join(shlex.quote(f"./{name}" if name.startswith("-") else name) for name in options.files)
+        show_stdout("", f"Next: `defserve migrate {words} --write`, then `defserve check` with the file of the server.")
     return 0
 
 
 def _migrate(named: list[Path]) -> list[Migrated]:
     """Every named file, and of a named folder the files that are servers, or that cannot be read as Python."""
+    from defserve.tooling.migrate.migration import (
+        INVALID_PYTHON_FIX,
+        INVALID_PYTHON_PROBLEM,
+        NOTHING_TO_MIGRATE,
+        migrate_files,
+    )
+
     found = [path for folder in named if folder.is_dir() for path in sorted(folder.rglob("*.py"))]
     files = [path for path in named if not path.is_dir()]
     sources = {path: _read_source(path) for path in (*files, *found)}
-    done = {path: Migrated(path, sources[path], each) for path, each in migrate_files(sources).items()}
+    with ProgressDisplay("Migrating") as work:
+
+        def show_file(step: int, steps: int, path: Path) -> None:
+            if work.is_drawn:
+                work.show_progress(step, steps, f"Migrating {path.name}")
+
+        migrations = migrate_files(sources, show_file)
+    done = {path: Migrated(path, sources[path], each) for path, each in migrations.items()}
     for path in files:
         if bad := [note for note in done[path].migration.notes if note.text == INVALID_PYTHON_PROBLEM]:
             raise UsageError(f"{path}:{bad[0].line}: {INVALID_PYTHON_PROBLEM}", fix=INVALID_PYTHON_FIX)
@@ -339,6 +353,8 @@ def _write(done: list[Migrated]) -> None:
 
 
 def _report(each: Migrated, *, written: bool) -> list[ScreenBlock]:
+    from defserve.tooling.migrate.migration import NOTHING_TO_MIGRATE
+
     name, notes = os.path.relpath(each.path), each.migration.notes
     if any(note.text == NOTHING_TO_MIGRATE for note in notes):
         return [f"{name}: nothing to change: {NOTHING_TO_MIGRATE}"]
@@ -349,8 +365,4 @@ def _report(each: Migrated, *, written: bool) -> list[ScreenBlock]:
     if notes:
         lines += ["", f"Left to do by hand ({len(notes)}), by the lines of the file as it was:"]
         lines += [StyledLine((f"  {name}:{note.line}", "good"), f"  {note.text}") for note in notes]
-    if not written and each.migration.text != each.before:
-        # The name of a file is copied into a shell.
-        word = shlex.quote(f"./{name}" if name.startswith("-") else name)
-        lines += ["", f"Next: `defserve migrate {word} --write`, then `defserve check {word}`."]
     return lines

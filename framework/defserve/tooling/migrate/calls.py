@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import reduce
 
 import libcst as cst
-from libcst import matchers
 from libcst.helpers import get_full_name_for_node
 
 from defserve.tooling.migrate.name_tables import (
@@ -24,6 +23,7 @@ from defserve.tooling.migrate.name_tables import (
     RENAMED_OPTIONS,
     SERVER_OPTIONS,
 )
+from defserve.tooling.migrate.program import find_nodes
 
 AddNote = Callable[[str], None]
 """Reports something about the call that is being rewritten."""
@@ -258,10 +258,9 @@ class _SingleQuotes(cst.CSTTransformer):
 def find_registered_names(module: cst.Module, servers: Set[str]) -> dict[str, str]:
     """The names of functions that calls register: `mcp.tool()(price)`, `mcp.add_tool(shop.price)`."""
     names: dict[str, str] = {}
-    for node in matchers.findall(module, matchers.Call(args=[matchers.AtLeastN(n=1)])):
-        call = cst.ensure_type(node, cst.Call)
+    for call in find_nodes(module, cst.Call):
         used = call.func.func if isinstance(call.func, cst.Call) else call.func
-        if not isinstance(used, cst.Attribute) or get_full_name_for_node(used.value) not in servers:
+        if not call.args or not isinstance(used, cst.Attribute) or get_full_name_for_node(used.value) not in servers:
             continue
         function, kind = call.args[0].value, used.attr.value.removeprefix("add_")
         if isinstance(function, cst.Call) and function.args and format_node(function.func).endswith(".from_function"):
@@ -279,9 +278,10 @@ def find_plain_functions(module: cst.Module, servers: Set[str], elsewhere: Seque
     way, or another file of the project (`elsewhere` are their texts) runs it.
     """
     runs: dict[str, list[cst.CSTNode]] = {}
-    loops = matchers.Call(func=_LOOPS, args=[matchers.Arg(keyword=None, star="")])
-    for call in matchers.findall(module, loops):
-        main = cst.ensure_type(call, cst.Call).args[0].value
+    for call in find_nodes(module, cst.Call):
+        if get_full_name_for_node(call.func) not in ("asyncio.run", "anyio.run") or len(call.args) != 1:
+            continue
+        main = call.args[0].value
         name = get_full_name_for_node(main.func if isinstance(main, cst.Call) else main)
         runs.setdefault(name or "", []).append(call)
     plain: set[cst.CSTNode] = set()
@@ -289,25 +289,23 @@ def find_plain_functions(module: cst.Module, servers: Set[str], elsewhere: Seque
         if not isinstance(function, cst.FunctionDef) or function.asynchronous is None or function.decorators:
             continue
         name = function.name.value
-        uses = matchers.findall(module, matchers.Name(name))
+        uses = [use for use in find_nodes(module, cst.Name) if use.value == name]
         if len(uses) != 1 + len(runs.get(name, ())) or name not in runs:
             continue
         if any(".run(" in line and name in line for text in elsewhere for line in text.splitlines()):
             continue
-        waits = matchers.findall(function.body, _WAITS)
-        if waits and all(isinstance(each, cst.Await) and _is_serving(each.expression, servers) for each in waits):
+        waits = find_nodes(function.body, cst.Await)
+        is_serving = waits and all(_is_serving(each.expression, servers) for each in waits)
+        if is_serving and not _needs_loop(function.body):
             plain |= {function, *waits, *runs[name]}
     return plain
 
 
-_LOOPS = matchers.OneOf(
-    *(matchers.Attribute(matchers.Name(package), matchers.Name("run")) for package in ("asyncio", "anyio"))
-)
-# What stands in a function that may need its loop, and is no await of a server.
-_WAITS = matchers.OneOf(
-    matchers.Await(), matchers.Asynchronous(), matchers.Yield(), matchers.FunctionDef(),
-    matchers.Name("asyncio"), matchers.Name("anyio"),
-)  # fmt: skip
+def _needs_loop(body: cst.CSTNode) -> bool:
+    """Whether something in a function may need its event loop, awaits apart."""
+    kinds = (cst.Asynchronous, cst.Yield, cst.FunctionDef)
+    names = {node.value for node in find_nodes(body, cst.Name)}
+    return bool(names & {"asyncio", "anyio"}) or any(find_nodes(body, kind) for kind in kinds)
 
 
 def _is_serving(awaited: cst.BaseExpression, servers: Set[str]) -> bool:
@@ -428,6 +426,17 @@ def rewrite_tool_result_call(call: cst.Call, add_note: AddNote) -> cst.BaseExpre
     return replace_arguments(call, kept)
 
 
+def rewrite_protocol_error(call: cst.Call, add_note: AddNote) -> cst.Call:
+    """`McpError(ErrorData(code=…, message=x))` → `ToolError(x)`; version 2 has `MCPError(code, x)`."""
+    inner = call.args[0].value if call.args else None
+    given = inner if isinstance(inner, cst.Call) and format_node(inner.func).endswith("ErrorData") else call
+    names = [_get_name(arg, place, ("code", "message")) for place, arg in enumerate(given.args)]
+    if (given is call and len(call.args) < 2) or "message" not in names:
+        add_note("the text of the error is not known here: write ToolError(text)")
+        return call
+    return call.with_changes(args=[cst.Arg(given.args[names.index("message")].value)])
+
+
 def rewrite_message_call(call: cst.Call, kind: str) -> tuple[cst.Call, str]:
     """`Message("…", role="assistant")` → `Assistant("…")`; and the name that it uses."""
     role = find_keyword_value(call.args, "role")
@@ -442,6 +451,74 @@ def rewrite_message_call(call: cst.Call, kind: str) -> tuple[cst.Call, str]:
         for arg in call.args
     ]
     return replace_arguments(call.with_changes(func=cst.Name(name)), kept), name
+
+
+def rewrite_content_call(
+    call: cst.Call, kind: str, decode: Callable[[], str], add_note: AddNote
+) -> tuple[cst.Call, str] | None:
+    """A content part of the SDK as one of ours, and its name; None if what it is made of is not known.
+
+    `ImageContent(data=x, mimeType=m)` → `Image(b64decode(x), m)`, `ResourceLink(uri=u, name=n)` → `Link(u, n)`,
+    `EmbeddedResource(resource=TextResourceContents(uri=u, text=t))` → `Embedded(u, text=t)`. `decode`: needs b64decode.
+    """
+    ours, given = _CONTENT[kind], call
+    if kind == "EmbeddedResource":
+        inner = find_keyword_value(call.args, "resource")
+        if not isinstance(inner, cst.Call):
+            return None
+        given = inner
+    needed = "data" if kind in ("ImageContent", "AudioContent") else "uri"
+    if any(arg.keyword is None for arg in given.args) or find_keyword_value(given.args, needed) is None:
+        return None
+    kept: list[cst.Arg | None] = []
+    for arg in given.args:
+        name, value = cst.ensure_type(arg.keyword, cst.Name).value, arg.value
+        if name in ("data", "blob"):
+            kept.append(_name_argument(arg, "data", _decode_base64(value, decode)))
+        elif name in ("mimeType", "mime_type"):
+            kept.append(_name_argument(arg, "mime_type"))
+        elif name == "uri":
+            is_url = isinstance(value, cst.Call) and format_node(value.func).endswith("AnyUrl") and len(value.args) == 1
+            kept.append(arg.with_changes(value=cst.ensure_type(value, cst.Call).args[0].value if is_url else value))
+        elif name in ("name", "text", "title", "description", "size"):
+            kept.append(arg)
+        else:
+            kept.append(None)
+            if name != "type" and not is_none(value):
+                add_note(f"the option {name}= of {kind} is left out: see {ours}(…)")
+    made = replace_arguments(given.with_changes(func=cst.Name(ours)), kept)
+    return made.with_changes(lpar=call.lpar, rpar=call.rpar), ours
+
+
+_CONTENT = {"ImageContent": "Image", "AudioContent": "Audio", "EmbeddedResource": "Embedded", "ResourceLink": "Link"}
+
+
+def _decode_base64(value: cst.BaseExpression, decode: Callable[[], str]) -> cst.BaseExpression:
+    """The bytes of a text in base64: of `base64.b64encode(x).decode()`, x."""
+    maker = value.func.value if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) else None
+    if isinstance(maker, cst.Call) and format_node(maker.func).endswith("b64encode") and len(maker.args) == 1:
+        return maker.args[0].value
+    return cst.Call(cst.Name(decode()), [cst.Arg(value)])
+
+
+def read_result(call: cst.Call) -> tuple[cst.BaseExpression | None, cst.Call]:
+    """Whether a CallToolResult is an error, as an expression; and the call with the names of a ToolResult."""
+    names = {"isError": "is_error", "structuredContent": "structured_content"}
+    args = [
+        arg.with_changes(keyword=cst.Name(names.get(arg.keyword.value, arg.keyword.value))) if arg.keyword else arg
+        for arg in call.args
+    ]
+    error = find_keyword_value(args, "is_error")
+    kept = [None if arg.keyword is not None and arg.keyword.value == "is_error" else arg for arg in args]
+    return (None if error is None or is_flag(error, "False") else error), replace_arguments(call, kept)
+
+
+def read_only_text(content: cst.BaseExpression | None) -> cst.BaseExpression | None:
+    """The text of `[Text(x)]`, which a program has after it was rewritten."""
+    if isinstance(content, cst.List) and len(content.elements) == 1:
+        content = content.elements[0].value
+    is_text = isinstance(content, cst.Call) and is_flag(content.func, "Text") and len(content.args) == 1
+    return cst.ensure_type(content, cst.Call).args[0].value if is_text else None
 
 
 def rewrite_progress(call: cst.Call) -> cst.Call:

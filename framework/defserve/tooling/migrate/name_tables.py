@@ -23,6 +23,8 @@ RENAMED_CLASSES: Final[Mapping[str, str]] = {
     "ToolError": "ToolError",
     "ResourceError": "ToolError",
     "PromptError": "ToolError",
+    "McpError": "ToolError",
+    "MCPError": "ToolError",
     "NotFoundError": "ToolError",
     "Message": "Message",
     "UserMessage": "User",
@@ -44,8 +46,10 @@ CONTENT_CLASSES: Final[Mapping[str, str]] = {
     "AudioContent": "Audio",
     "EmbeddedResource": "Embedded",
     "ResourceLink": "Link",
+    "CallToolResult": "ToolResult",
+    "PromptMessage": "Message",
 }
-"""Names that become ours in annotations alone: ours are made from other values."""
+"""Names that become ours in annotations, and in calls whose arguments are known: ours are made from other values."""
 
 FOREIGN_CLIENTS: Final = frozenset(
     "Client ClientSession stdio_client sse_client streamablehttp_client streamable_http_client"
@@ -64,7 +68,7 @@ UNSUPPORTED_NAMES: Final[Mapping[str, str]] = {
     "get_access_token": "take a parameter `ctx: Context`; ctx.principal is who calls",
     "get_http_request": "ctx.principal is who calls; a call does not depend on how it came",
     "get_http_headers": "ctx.principal is who calls; a call does not depend on how it came",
-    "CallToolResult": "return the value itself, or ToolResult(content, data=…)",
+    "CallToolResult": "return ToolResult(content, data=…), or raise ToolError(text) if it is an error",
     "ImageContent": 'write Image(data, "image/png"), with bytes that are not base64',
     "AudioContent": 'write Audio(data, "audio/wav"), with bytes that are not base64',
     "EmbeddedResource": "write Embedded(uri, text=…)",
@@ -79,7 +83,11 @@ UNSUPPORTED_NAMES: Final[Mapping[str, str]] = {
     "create_proxy": "write server.mount(Command(…)) or server.mount(Remote(…))",
     "FastMCPProxy": "write server.mount(Command(…)) or server.mount(Remote(…))",
     **dict.fromkeys(("MiddlewareContext", "CallNext"), 'write @server.around("tools/call")'),
-    **dict.fromkeys(("McpError", "MCPError", "ErrorData"), "raise ToolError for what a model should read"),
+    "ErrorData": "raise ToolError for what a model should read",
+    **dict.fromkeys(
+        ("StreamableHTTPSessionManager", "SseServerTransport"),
+        'write server.run(on="http://127.0.0.1:8000/mcp") in place of the app and the function around it',
+    ),
     **dict.fromkeys(
         ("ClientSession", "stdio_client", "StdioServerParameters", "create_connected_server_and_client_session"),
         "in a test, use the `client` fixture or `async with server.connect() as client`",
@@ -245,7 +253,49 @@ ASGI_APP_METHODS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """What makes an ASGI app of their server → the option of `asgi` that does the same."""
 
-SHOWN_ERRORS: Final = frozenset({"ToolError", "ResourceError", "PromptError", "NotFoundError"})
+UNSUPPORTED_LOW_LEVEL_MEMBERS: Final[Mapping[str, str]] = {
+    "request_context": "write a function for this tool with a parameter `ctx: Context`, which has session, lifespan,"
+    " progress and log",
+    "request_handlers": "write @server.tool, @server.resource or @server.prompt",
+    "notification_handlers": "remove it",
+    "get_capabilities": "remove it: the server knows what it offers",
+}
+
+LOW_LEVEL_HINT: Final = "write a function for each, with @server.tool(schema=…), and migrate again"
+"""What becomes of tools of a server of the low level that are not found."""
+
+LOW_LEVEL_HINTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("list_prompts", "get_prompt"),
+        "write a function for each with @server.prompt(name=…), which returns its text, or a list of User(…) and"
+        " Assistant(…); remove list_prompts and get_prompt, and migrate again",
+    ),
+    **dict.fromkeys(
+        ("list_resources", "list_resource_templates", "read_resource"),
+        'write a function for each with @server.resource("scheme://{name}"), which returns its content; remove'
+        " list_resources, list_resource_templates and read_resource, and migrate again",
+    ),
+    "completion": 'write @server.completion("target", "argument"), one for each argument; remove it, and migrate again',
+    "set_logging_level": "remove it, and migrate again: clients choose the level themselves",
+    "progress_notification": "remove it, and migrate again",
+    **dict.fromkeys(("subscribe_resource", "unsubscribe_resource"), "remove it, and migrate again: ctx has updates"),
+}
+"""Handlers of a server of the low level, but those of tools, and what to write."""
+
+LOW_LEVEL_LISTS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
+    ("list_prompts",): ("get_prompt",),
+    ("list_resources", "list_resource_templates"): ("read_resource",),
+}
+"""What lists something → what gets one of it."""
+
+LOW_LEVEL_TOOL_OPTIONS: Final[Mapping[str, str]] = {
+    **{name: name for name in ("name", "title", "description", "annotations", "icons", "meta")},
+    **dict.fromkeys(("inputSchema", "input_schema"), "schema"),
+    "_meta": "meta",
+}
+"""Fields of their Tool → options of ours."""
+
+SHOWN_ERRORS: Final = frozenset({"ToolError", "ResourceError", "PromptError", "NotFoundError", "McpError", "MCPError"})
 """Exceptions whose text a model reads."""
 
 MODULES_WITHOUT_EFFECT: Final = sys.stdlib_module_names | {"anyio", "typing_extensions"}

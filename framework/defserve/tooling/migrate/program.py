@@ -1,11 +1,13 @@
-"""A program as it is migrated: its facts, the names it uses, imports, annotations in quotes, low-level servers."""
+"""A program as it is migrated: its facts, the names it uses, imports, annotations in quotes."""
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import libcst as cst
 from libcst import matchers
@@ -30,8 +32,12 @@ class ProgramFacts:
     servers: set[str] = field(default_factory=set[str])
     low_level: set[str] = field(default_factory=set[str])
     """Variables that hold a server of the low level."""
-    low_level_inside: list[cst.CSTNode] = field(default_factory=list[cst.CSTNode])
-    """Servers of the low level that are made in a function: what belongs to them is not found."""
+    low_level_runs: set[cst.CSTNode] = field(default_factory=set[cst.CSTNode])
+    """`await server.run(read, write, …)`."""
+    low_level_problems: list[tuple[cst.CSTNode, str]] = field(default_factory=list[tuple[cst.CSTNode, str]])
+    """What keeps a function that serves a server of the low level from becoming a plain one."""
+    left_versions: list[cst.Arg] = field(default_factory=list[cst.Arg])
+    """The versions of servers of the low level, which only the options of `run` had."""
     contexts: set[str] = field(default_factory=set[str])
     addresses: dict[str, dict[str, cst.BaseExpression]] = field(
         default_factory=dict[str, dict[str, cst.BaseExpression]]
@@ -44,7 +50,10 @@ class ProgramFacts:
     returns: dict[str, list[cst.BaseExpression]] = field(default_factory=dict[str, list[cst.BaseExpression]])
     """A function or method → what each of that name returns; of other files, too, if none here has the name."""
     plain: set[cst.CSTNode] = field(default_factory=set[cst.CSTNode])
-    """`async def` that only serves, what it awaits, and the `asyncio.run` of it: it needs no loop any more."""
+    """`async def` that only serves, what it awaits, and the `asyncio.run` of it: it needs no loop any more.
+
+    Of one that serves a server of the low level also `async with stdio_server()`, and the making of its options.
+    """
     functions: dict[str, list[cst.FunctionDef]] = field(default_factory=dict[str, list[cst.FunctionDef]])
     registered: dict[cst.CSTNode, str] = field(default_factory=dict[cst.CSTNode, str])
     """Functions that a call makes a tool, resource or prompt, such as `mcp.tool()(price)` → which of them."""
@@ -76,13 +85,13 @@ def is_foreign_module(module: str | None) -> bool:
 
 def collect_program_facts(module: cst.Module) -> ProgramFacts:
     facts = ProgramFacts()
-    module.visit(_Imports(facts))
-    module.visit(ServerClasses(facts))
-    module.visit(_Values(facts))
+    walk(module, _Imports(facts))
+    walk(module, ServerClasses(facts))
+    walk(module, _Values(facts))
     return facts
 
 
-class _Imports(cst.CSTVisitor):
+class _Imports:
     def __init__(self, facts: ProgramFacts) -> None:
         self._facts = facts
 
@@ -107,13 +116,11 @@ class _Imports(cst.CSTVisitor):
                 self._facts.names[local] = name
 
 
-class _Values(cst.CSTVisitor):
+class _Values:
     def __init__(self, facts: ProgramFacts) -> None:
         self._facts = facts
-        self._depth = 0
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self._depth += 1
         self._facts.functions.setdefault(node.name.value, []).append(node)
         annotation = node.returns.annotation if node.returns is not None else cst.Name("None")
         self._facts.returns.setdefault(node.name.value, []).append(annotation)
@@ -123,9 +130,6 @@ class _Values(cst.CSTVisitor):
             in FOREIGN_SERVER_CLASSES
         ):
             self._facts.makers.add(node.name.value)
-
-    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
-        self._depth -= 1
 
     def visit_Assign(self, node: cst.Assign) -> None:
         for target in node.targets:
@@ -153,20 +157,18 @@ class _Values(cst.CSTVisitor):
         ):
             self._facts.servers.add(name)  # `FastMCP.from_openapi(…)`
 
-    def visit_Call(self, node: cst.Call) -> None:
-        if self._depth and self._facts.resolve_name(node.func) == "LowLevelServer":
-            self._facts.low_level_inside.append(node)
-
     def visit_Param(self, node: cst.Param) -> None:
         if node.annotation is None:
             return
+        if self._facts.resolve_name(node.annotation.annotation) == "LowLevelServer":
+            self._facts.low_level.add(node.name.value)
         if is_context_annotation(node.annotation.annotation, self._facts):
             self._facts.contexts.add(node.name.value)
         elif self._facts.resolve_name(node.annotation.annotation) in FOREIGN_SERVER_CLASSES:
             self._facts.servers.add(node.name.value)
 
 
-class ServerClasses(cst.CSTVisitor):
+class ServerClasses:
     """Finds `class Shop(FastMCP):`, and subclasses of classes that are known."""
 
     def __init__(self, facts: ProgramFacts) -> None:
@@ -178,8 +180,8 @@ class ServerClasses(cst.CSTVisitor):
             or get_full_name_for_node(base) in self._facts.server_classes
             for base in list_bases(node)
         ):
-            made = matchers.FunctionDef(name=matchers.Name("__init__"))
-            has_own = bool(matchers.findall(node.body, made)) or self._facts.inherits_own_init(node)
+            names = {each.name.value for each in find_nodes(node.body, cst.FunctionDef)}
+            has_own = "__init__" in names or self._facts.inherits_own_init(node)
             self._facts.server_classes[node.name.value] = has_own
 
 
@@ -211,6 +213,78 @@ def is_rewritten_context(annotation: cst.BaseExpression) -> bool:
     )
 
 
+# -- Going through a program. libcst's own `visit` makes every node anew, and goes through the whitespace, too.
+
+
+_Node = TypeVar("_Node", bound=cst.CSTNode)
+
+
+def list_children(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """The parts of a node that are code."""
+    kind = type(node)
+    if (names := _FIELDS.get(kind)) is None:
+        names = tuple(each.name for each in fields(kind) if not _LAYOUT.match(each.name))  # pyright: ignore
+        _FIELDS[kind] = names
+    children: list[cst.CSTNode] = []
+    for name in names:
+        value: Any = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            children.append(value)
+        elif isinstance(value, tuple | list):
+            children += [each for each in cast("Sequence[Any]", value) if isinstance(each, cst.CSTNode)]
+    return children
+
+
+_FIELDS: dict[type[cst.CSTNode], tuple[str, ...]] = {}
+_LAYOUT = re.compile("whitespace|leading_lines|lines_after|trailing|header|footer|indent|comma|semicolon|[lr]par$")
+
+
+def find_nodes(node: cst.CSTNode, kind: type[_Node]) -> list[_Node]:
+    """Every node of a kind below this one, itself included, from the first to the last of each block."""
+    found: list[_Node] = []
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, kind):
+            found.append(each)
+        waiting += reversed(list_children(each))
+    return found
+
+
+def walk(node: cst.CSTNode, visitor: object) -> None:
+    """Call `visit_…` and `leave_…` of a visitor for every node; nothing below one whose visit is False."""
+    name = type(node).__name__
+    visit = getattr(visitor, f"visit_{name}", None)
+    if visit is None or visit(node) is not False:
+        for child in list_children(node):
+            walk(child, visitor)
+    if (leave := getattr(visitor, f"leave_{name}", None)) is not None:
+        leave(node)
+
+
+def find_scopes(module: cst.Module) -> dict[cst.FunctionDef, cst.CSTNode | None]:
+    """Every function → the function or class that it is defined in; None in the module. In their order."""
+    scopes: dict[cst.FunctionDef, cst.CSTNode | None] = {}
+    waiting: list[tuple[cst.CSTNode, cst.CSTNode | None]] = [(module, None)]
+    while waiting:
+        node, scope = waiting.pop()
+        if isinstance(node, cst.FunctionDef):
+            scopes[node] = scope
+        inner = node if isinstance(node, cst.FunctionDef | cst.ClassDef) else scope
+        if isinstance(node, cst.BaseSuite | cst.BaseStatement | cst.Module | cst.BaseSmallStatement):
+            waiting += [(child, inner) for child in reversed(list_children(node))]
+    return scopes
+
+
+def get_target(statement: cst.CSTNode) -> str | None:
+    """The name that a statement gives a value to."""
+    if isinstance(statement, cst.SimpleStatementLine):
+        statement = statement.body[0]
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        return get_full_name_for_node(statement.targets[0].target)
+    return get_full_name_for_node(statement.target) if isinstance(statement, cst.AnnAssign) else None
+
+
 # -- The names that a program uses, outside of its imports.
 
 
@@ -228,11 +302,11 @@ class Use(NamedTuple):
 def find_name_uses(code: cst.CSTNode) -> list[Use]:
     """Every use of a name, also in quoted annotations."""
     found = _Uses()
-    code.visit(found)
+    walk(code, found)
     return found.uses
 
 
-class _Uses(cst.CSTVisitor):
+class _Uses:
     def __init__(self) -> None:
         self.uses: list[Use] = []
         self._annotations = 0
@@ -250,17 +324,17 @@ class _Uses(cst.CSTVisitor):
         if isinstance(root, cst.Name):
             self.uses.append(Use(root.value, get_full_name_for_node(node) or root.value, root))
         else:
-            root.visit(self)
+            walk(root, self)
         return False
 
     def visit_Arg(self, node: cst.Arg) -> bool:
-        node.value.visit(self)
+        walk(node.value, self)
         return False
 
     def visit_Param(self, node: cst.Param) -> bool:
         for part in (node.annotation, node.default):
             if part is not None:
-                part.visit(self)
+                walk(part, self)
         return False
 
     def visit_Name(self, node: cst.Name) -> None:
@@ -353,7 +427,20 @@ class RequiredImports:
         return [_statement(f"from defserve import {', '.join(sorted(self.needed))}")]
 
 
-class _Strip(cst.CSTTransformer):
+class BlockTransformer(cst.CSTTransformer):
+    """Goes through the statements of a program alone: the expressions in them are most of it."""
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return isinstance(node, _BLOCKS) and super().on_visit(node)
+
+
+_BLOCKS = (
+    cst.Module, cst.BaseSuite, cst.BaseCompoundStatement, cst.SimpleStatementLine, cst.Else, cst.Finally,
+    cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase,
+)  # fmt: skip
+
+
+class _Strip(BlockTransformer):
     """Takes imports of theirs away. What is still used stays, and is a problem."""
 
     def __init__(self, facts: ProgramFacts, after: list[Use], problems: list[tuple[cst.CSTNode, str]]) -> None:
@@ -443,6 +530,17 @@ def _collect_comments(node: cst.CSTNode) -> list[cst.EmptyLine]:
     return [cst.EmptyLine(comment=each) for each in comments if not FOR_TOOLS.match(each.value)]
 
 
+def find_comments_above(value: cst.CSTNode, function: cst.FunctionDef) -> list[cst.EmptyLine]:
+    """The comments between a value of a list and the one before it; of the first, also those above the function."""
+    for node in find_nodes(function.body, cst.List):
+        for place, element in enumerate(node.elements):
+            if element.value is value:
+                above = [line for line in function.leading_lines if line.comment is not None] if place == 0 else []
+                gap = node.elements[place - 1].comma if place else node.lbracket
+                return above + (_collect_comments(gap) if isinstance(gap, cst.CSTNode) else [])
+    return []
+
+
 FOR_TOOLS = re.compile(r"#\s*+(?:noqa|type:|mypy:|pyright:|pylint:|ruff:|isort:|fmt:)")
 
 
@@ -530,7 +628,8 @@ def _is_import_of(statement: cst.CSTNode, module: str) -> bool:
 
 def unquote_annotations(module: cst.Module, facts: ProgramFacts) -> cst.Module:
     """The module with `"Context | None"` as `Context | None`. Lines stay where they are."""
-    return module.visit(_Unquoting(_rewritten(facts)))
+    texts = [each for each in find_nodes(module, cst.Annotation) if isinstance(each.annotation, cst.SimpleString)]
+    return module.visit(_Unquoting(_rewritten(facts))) if texts else module
 
 
 def _rewritten(facts: ProgramFacts) -> set[str]:
@@ -559,138 +658,17 @@ class _Unquoting(cst.CSTTransformer):
         return updated_node.with_changes(annotation=inner) if names and names <= self._theirs else updated_node
 
 
-# -- Servers of the SDK's low level, where they are simple: a list of tools, written out, and one function for all.
+# -- Whether a program can run.
 
 
-HINT = "write a function for each, with @server.tool(schema=…)"
+def is_valid_python(text: str) -> bool:
+    """Whether it is a program for the oldest Python that we support."""
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            compile(ast.parse(text, feature_version=OLDEST_PYTHON), "program", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+    return True
 
 
-class LowLevelServers:
-    """What is known of `@server.list_tools()`, `@server.call_tool()` and the function that serves on stdio."""
-
-    def __init__(self, facts: ProgramFacts, imports: RequiredImports) -> None:
-        self._facts, self._imports = facts, imports
-        self._tools: dict[str, list[cst.Call]] = {}
-        self._list: set[cst.FunctionDef] = set()
-        self._call: dict[cst.FunctionDef, str] = {}
-        self._mains: dict[str, str] = {}
-        self.problems: list[tuple[cst.CSTNode, str]] = []
-        self.notes: list[tuple[cst.CSTNode, str]] = []
-
-    def read_module(self, module: cst.Module) -> None:
-        """Look through the functions of a module."""
-        if "LowLevelServer" not in self._facts.names.values():
-            return
-        for node in matchers.findall(module, matchers.Call() | matchers.ClassDef()):
-            self._check_shape(node)
-        for statement in module.body:
-            if isinstance(statement, cst.FunctionDef):
-                self._look_at(statement)
-
-    def _check_shape(self, node: cst.CSTNode) -> None:
-        """Note what makes a server that can't be written here: a subclass, or one with its handlers as options."""
-        if isinstance(node, cst.ClassDef):
-            if any(self._facts.resolve_name(base) == "LowLevelServer" for base in list_bases(node)):
-                self.problems.append((node, f"{node.name.value} extends a low-level server: {HINT}"))
-        elif isinstance(node, cst.Call) and self._facts.resolve_name(node.func) == "LowLevelServer":
-            handlers = [arg.keyword.value for arg in node.args if arg.keyword and arg.keyword.value.startswith("on_")]
-            if handlers:
-                self.problems.append((node, f"the server is made with {', '.join(handlers)}: {HINT}"))
-
-    def _look_at(self, function: cst.FunctionDef) -> None:
-        for decorator in function.decorators:
-            used = decorator.decorator
-            name = get_full_name_for_node(used.func if isinstance(used, cst.Call) else used) or ""
-            server, _, verb = name.rpartition(".")
-            if server not in self._facts.low_level:
-                continue
-            if verb == "list_tools":
-                tools = self._find_literal_tools(function)
-                if tools is None:
-                    self.problems.append((function, f"the tools are not written out in one list: {HINT}"))
-                else:
-                    self._tools[server] = tools
-                    self._list.add(function)
-            elif verb == "call_tool":
-                self._call[function] = server
-            else:
-                self.problems.append(
-                    (function, f"@{name} has no counterpart that could be written: see docs on migrating")
-                )
-        text = cst.Module([]).code_for_node(function)
-        main = function.name.value
-        for server in self._facts.low_level:
-            if f"{server}.run(" in text and "stdio_server" in text and not function.decorators:
-                self._mains[main] = server
-                self._note_version(function, server)
-                if any(_is_more_than_serving(each, server) for each in function.body.body):
-                    self.problems.append((function, f"{main} does more than serve: do the rest of it in a lifespan"))
-
-    def _note_version(self, main: cst.FunctionDef, server: str) -> None:
-        """Clients are told the version that only the options of `run` have."""
-        for node in matchers.findall(main, matchers.Arg(keyword=matchers.Name("server_version"))):
-            code = cst.Module([]).code_for_node(cst.ensure_type(node, cst.Arg).value)
-            self.notes.append(
-                (node, f"the version is left out with its line: write {server} = Server(…, version={code})")
-            )
-
-    def _find_literal_tools(self, function: cst.FunctionDef) -> list[cst.Call] | None:
-        body = function.body.body if isinstance(function.body, cst.IndentedBlock) else ()
-        last = body[-1] if body else None
-        returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
-        if len(body) > 2 or not isinstance(returned, cst.Return) or not isinstance(returned.value, cst.List):
-            return None
-        found = [element.value for element in returned.value.elements]
-        tools = [each for each in found if isinstance(each, cst.Call) and self._facts.resolve_name(each.func) == "Tool"]
-        return tools if len(tools) == len(found) and tools else None
-
-    @property
-    def main_functions(self) -> set[str]:
-        """The functions that serve on stdio. They are left out."""
-        return set(self._mains)
-
-    def find_server_run_by(self, function: str | None) -> str | None:
-        """The server that a function serves on stdio; None for any other function."""
-        return self._mains.get(function or "")
-
-    def function(
-        self, original: cst.FunctionDef, updated: cst.FunctionDef
-    ) -> cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel | None:
-        """What becomes of a function of the low level; None for any other."""
-        if original in self._list or original.name.value in self._mains:
-            return cst.RemoveFromParent()
-        if original not in self._call:
-            return None
-        server = self._call[original]
-        made: list[cst.BaseStatement] = [updated.with_changes(decorators=[])]
-        made += [self._wrapper(server, tool, updated) for tool in self._tools.get(server, ())]
-        if server not in self._tools:
-            self.problems.append((original, f"the list of tools is not known: {HINT}"))
-        return cst.FlattenSentinel(made)
-
-    def _wrapper(self, server: str, tool: cst.Call, function: cst.FunctionDef) -> cst.BaseStatement:
-        """One tool: its name, description and schema, and a function that passes its arguments on."""
-        given = {arg.keyword.value: arg.value for arg in tool.args if arg.keyword is not None}
-        code = cst.Module([]).code_for_node
-        name = given["name"]
-        options = [f"name={code(name)}"]
-        if "description" in given:
-            options.append(f"description={code(given['description'])}")
-        schema = given.get("inputSchema") or given.get("input_schema")
-        if schema is not None:
-            options.append(f"schema={code(schema)}")
-        plain = name.evaluated_value if isinstance(name, cst.SimpleString) else "tool"
-        word = "".join(c if c.isalnum() else "_" for c in str(plain))
-        self._imports.add_standard_name("typing", "Any")
-        wait = "await " if function.asynchronous is not None else ""
-        text = (
-            f"\n\n@{server}.tool({', '.join(options)})\n"
-            f"async def _{word}(**arguments: Any) -> Any:\n"
-            f"    return {wait}{function.name.value}({code(name)}, arguments)\n"
-        )
-        return cst.parse_statement(text)
-
-
-def _is_more_than_serving(statement: cst.CSTNode, server: str) -> bool:
-    code = cst.Module([]).code_for_node(statement).strip()
-    return not code.startswith(('"', "'", "#")) and "stdio_server" not in code and f"{server}." not in code
+OLDEST_PYTHON = (3, 11)

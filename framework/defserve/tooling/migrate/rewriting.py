@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 from libcst import matchers
@@ -17,17 +15,22 @@ from defserve.tooling.migrate.calls import (
     add_structured_option,
     find_keyword_value,
     format_node,
+    is_flag,
     is_list_of_texts,
     is_scalar_annotation,
     make_keyword,
+    read_only_text,
+    read_result,
     rename_icon_options,
     replace_arguments,
     rewrite_asgi_call,
+    rewrite_content_call,
     rewrite_hints,
     rewrite_item_decorator,
     rewrite_message_call,
     rewrite_mount,
     rewrite_progress,
+    rewrite_protocol_error,
     rewrite_run,
     rewrite_server,
     rewrite_text_content_call,
@@ -48,21 +51,24 @@ from defserve.tooling.migrate.name_tables import (
     STANDARD_LIBRARY_NAMES,
     TOOL_HINTS,
     UNSUPPORTED_CONTEXT_MEMBERS,
+    UNSUPPORTED_LOW_LEVEL_MEMBERS,
     UNSUPPORTED_MEDIA_MEMBERS,
     UNSUPPORTED_SERVER_MEMBERS,
     MigrationNote,
 )
 from defserve.tooling.migrate.program import (
-    LowLevelServers,
+    BlockTransformer,
     ProgramFacts,
     RequiredImports,
-    ServerClasses,
     find_name_uses,
+    find_nodes,
     is_context_annotation,
-    is_foreign_module,
     is_rewritten_context,
     parse_quoted_annotation,
 )
+
+if TYPE_CHECKING:
+    from defserve.tooling.migrate.migration import LowLevelServers
 
 
 class ProgramRewriter(cst.CSTTransformer):
@@ -70,16 +76,21 @@ class ProgramRewriter(cst.CSTTransformer):
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(self, facts: ProgramFacts, name: str) -> None:
+    def __init__(self, facts: ProgramFacts, name: str, imports: RequiredImports, low_level: LowLevelServers) -> None:
         super().__init__()
         self._facts, self._name = facts, name
-        self._imports = RequiredImports(facts)
-        self._low_level = LowLevelServers(facts, self._imports)
+        self._imports, self._low_level = imports, low_level
         self.notes: list[MigrationNote] = []
-        self.low_level_problems: list[MigrationNote] = []
-        """Why a server of the low level could not be rewritten as a whole."""
         self._untouched: set[cst.CSTNode] = set()
+        self._gone: set[cst.Attribute] = set()
+        """Of arguments that are left out."""
+        self._above: list[cst.EmptyLine] = []
+        """What stood above statements that are gone, and belongs to `server.run()`."""
         self._within: list[bool] = []
+        self._tries = [0]
+        """For each function around: how many `try` are open."""
+        self._plain_classes: set[str] = set()
+        """Classes of attributes that tools return."""
         self._classes: list[cst.ClassDef] = []
         self._annotations = self._calls = self._here = 0
         self._lines: dict[cst.CSTNode, int] = {}
@@ -120,7 +131,7 @@ class ProgramRewriter(cst.CSTTransformer):
         self._bound[node.name.value] = self._line(node)
         self._classes.append(node)
         self._name_self()
-        if node.name.value in self._facts.server_classes and matchers.findall(node.body, matchers.FunctionDef()):
+        if node.name.value in self._facts.server_classes and find_nodes(node.body, cst.FunctionDef):
             self._add_note(
                 node, f"{node.name.value} is a server: check what it overrides, and what it uses of self and super()"
             )
@@ -128,7 +139,11 @@ class ProgramRewriter(cst.CSTTransformer):
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
         self._classes.pop()
         self._name_self()
-        return updated_node
+        if original_node.name.value not in self._plain_classes:
+            return updated_node
+        name = self._imports.add_standard_name("dataclasses", "dataclass")
+        decorator = cst.parse_expression(f"{name}(init=False, repr=False, eq=False)")
+        return updated_node.with_changes(decorators=[cst.Decorator(decorator)])
 
     def _name_self(self) -> None:
         """`self` is a server in a subclass of one, and not in a class inside that."""
@@ -174,6 +189,8 @@ class ProgramRewriter(cst.CSTTransformer):
         called = self._facts.resolve_name(original) or ""
         if called in STANDARD_LIBRARY_NAMES:
             return cst.Name(self._imports.add_standard_name(*STANDARD_LIBRARY_NAMES[called]))
+        if called == "Tool" and self._annotations and self._low_level.has_loop:
+            return cst.parse_expression(f"dict[str, {self._imports.add_standard_name('typing', 'Any')}]")
         if called == "ToolAnnotations" and self._annotations:
             item = cst.SubscriptElement(cst.Index(cst.Name(self._imports.add_standard_name("typing", "Any"))))
             text = cst.SubscriptElement(cst.Index(cst.Name("str")))
@@ -199,6 +216,8 @@ class ProgramRewriter(cst.CSTTransformer):
         )
         if is_server and last in UNSUPPORTED_SERVER_MEMBERS:
             self._add_note(original_node, f"{full} is not rewritten: {UNSUPPORTED_SERVER_MEMBERS[last]}")
+        if head in self._facts.low_level and last in UNSUPPORTED_LOW_LEVEL_MEMBERS and original_node not in self._gone:
+            self._add_note(original_node, f"{full} is not rewritten: {UNSUPPORTED_LOW_LEVEL_MEMBERS[last]}")
         name = original_node.attr.value
         if name in UNSUPPORTED_MEDIA_MEMBERS and {"Image", "Audio", "File"} & set(self._facts.names.values()):
             self._add_note(original_node, f"{name} is not rewritten: {UNSUPPORTED_MEDIA_MEMBERS[name]}")
@@ -218,6 +237,13 @@ class ProgramRewriter(cst.CSTTransformer):
         return updated_node.value if is_server else updated_node
 
     # -- calls -------------------------------------------------------------------------------------------
+
+    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> bool:
+        return node not in self._facts.plain
+
+    def visit_Await(self, node: cst.Await) -> None:
+        if node in self._facts.low_level_runs:
+            self._gone |= {*find_nodes(node, cst.Attribute)}
 
     def visit_Call(self, node: cst.Call) -> None:
         self._calls += 1
@@ -250,6 +276,30 @@ class ProgramRewriter(cst.CSTTransformer):
             made, name = rewrite_message_call(updated_node, called)
             self._imports.add_name(name)
             return made
+        if original_node in self._facts.plain:
+            main, *rest = updated_node.args
+            return main.value if isinstance(main.value, cst.Call) else cst.Call(main.value, rest)
+        if called in _CONTENT:
+            content = rewrite_content_call(updated_node, called, self._import_b64decode, add_note)
+            return updated_node if content is None else self._use(*content)
+        if called == "CallToolResult":
+            error, made = read_result(updated_node)
+            if error is None:
+                self._imports.add_name("ToolResult")
+                return rewrite_tool_result_call(made.with_changes(func=cst.Name("ToolResult")), add_note)
+            return updated_node
+        if called == "PromptMessage":
+            content = find_keyword_value(updated_node.args, "content")
+            args = [
+                arg.with_changes(value=read_only_text(content) or content) if arg.value is content else arg
+                for arg in updated_node.args
+            ]
+            made, name = rewrite_message_call(updated_node.with_changes(args=args), "Message")
+            return updated_node if name == "Message" else self._use(made, name)
+        if called in ("McpError", "MCPError"):
+            return rewrite_protocol_error(updated_node, add_note)
+        if called == "Tool":
+            return self._low_level.replace_tool(original_node, updated_node)
         if get_full_name_for_node(original_node.func) in ("asyncio.run", "anyio.run"):
             return self._run_in_loop(original_node, updated_node)
         if isinstance(original_node.func, cst.Attribute) and self._facts.is_server(original_node.func.value):
@@ -259,6 +309,35 @@ class ProgramRewriter(cst.CSTTransformer):
             made = self._keep_structured(original_node.args[0].value, updated_node.func, add_note)
             return updated_node.with_changes(func=made)
         return updated_node
+
+    def _use(self, made: cst.Call, name: str) -> cst.Call:
+        self._imports.add_name(name)
+        return made
+
+    def _import_b64decode(self) -> str:
+        return self._imports.add_standard_name("base64", "b64decode")
+
+    # A result that is an error is raised here. What a `try` around it would catch is left as it is.
+
+    def visit_Try_body(self, node: cst.Try) -> None:
+        self._tries[-1] += bool(node.handlers)
+
+    def leave_Try_body(self, node: cst.Try) -> None:
+        self._tries[-1] -= bool(node.handlers)
+
+    def leave_Return(self, original_node: cst.Return, updated_node: cst.Return) -> cst.Return | cst.Raise:
+        """`return CallToolResult(content=[TextContent(text=x)], isError=True)` → `raise ToolError(x)`."""
+        was, call = original_node.value, updated_node.value
+        if not isinstance(was, cst.Call) or not isinstance(call, cst.Call):
+            return updated_node
+        if self._facts.resolve_name(was.func) != "CallToolResult":
+            return updated_node
+        error, made = read_result(call)
+        text = read_only_text(find_keyword_value(made.args, "content"))
+        if error is None or not is_flag(error, "True") or text is None or self._tries[-1]:
+            return updated_node
+        raised = cst.Call(cst.Name(self._imports.add_name("ToolError")), [cst.Arg(text)])
+        return cst.Raise(raised, whitespace_after_raise=cst.SimpleWhitespace(" "))
 
     def _of_server(self, original: cst.Call, updated: cst.Call, verb: str, add_note: AddNote) -> cst.BaseExpression:
         name = get_full_name_for_node(original.func.value) if isinstance(original.func, cst.Attribute) else None
@@ -315,24 +394,46 @@ class ProgramRewriter(cst.CSTTransformer):
         if isinstance(used, cst.Attribute) and self._facts.is_server(used.value) and used.attr.value.startswith("run"):
             made = updated.args[0].value
             return made if isinstance(run, cst.Call) else cst.Call(cst.Attribute(used.value, cst.Name("run")))
-        if (server := self._low_level.find_server_run_by(get_full_name_for_node(used))) is not None:
-            return cst.Call(cst.Attribute(cst.Name(server), cst.Name("run")))
-        if original in self._facts.plain:
-            return updated.args[0].value if isinstance(run, cst.Call) else cst.Call(used)
         return updated
 
     def leave_Await(self, original_node: cst.Await, updated_node: cst.Await) -> cst.BaseExpression:
         call, made = original_node.expression, updated_node.expression
         if not isinstance(call, cst.Call) or not isinstance(made, cst.Call) or not isinstance(call.func, cst.Attribute):
-            return updated_node
+            return made if original_node in self._facts.plain else updated_node
+        if original_node in self._facts.low_level_runs:
+            return made.with_changes(args=[], whitespace_before_args=cst.SimpleWhitespace(""))
         verb, owner = call.func.attr.value, get_full_name_for_node(call.func.value)
         if owner in self._facts.contexts:
             return self._of_context(call, made, verb) or updated_node
         if owner in self._facts.servers and (verb == "import_server" or verb in IMPLIED_TRANSPORTS):
             if verb != "import_server" and original_node not in self._facts.plain:
-                self._add_note(original_node, "server.run() blocks: call it outside of an event loop")
+                self._add_note(
+                    original_node,
+                    "server.run() blocks: call it outside of an event loop, in a plain `def` that is called without"
+                    " asyncio.run; what is awaited before goes into Server(lifespan=…)",
+                )
             return made
-        return updated_node
+        return made if original_node in self._facts.plain else updated_node
+
+    def leave_With(
+        self, original_node: cst.With, updated_node: cst.With
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        """`async with stdio_server()`: what is in it remains."""
+        body = updated_node.body
+        if original_node not in self._facts.plain or not isinstance(body, cst.IndentedBlock):
+            return updated_node
+        first, *rest = body.body
+        lines = [*self._above, *updated_node.leading_lines, *first.leading_lines]  # pyright: ignore
+        self._above = []
+        return cst.FlattenSentinel([first.with_changes(leading_lines=lines), *rest])
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
+        if original_node not in self._facts.plain:
+            return updated_node
+        self._above += updated_node.leading_lines
+        return cst.RemoveFromParent()
 
     def _of_context(self, call: cst.Call, made: cst.Call, verb: str) -> cst.BaseExpression | None:
         """A verb of the context: what is not awaited here, or has another name."""
@@ -380,7 +481,8 @@ class ProgramRewriter(cst.CSTTransformer):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._bound[node.name.value] = self._line(node)
-        self._within.append(self._get_item_kind(node) == "tool")
+        self._tries.append(0)
+        self._within.append(self._get_item_kind(node) == "tool" or node in self._low_level.handlers)
 
     def visit_Raise(self, node: cst.Raise) -> None:
         raised = node.exc.func if isinstance(node.exc, cst.Call) else node.exc
@@ -410,9 +512,10 @@ class ProgramRewriter(cst.CSTTransformer):
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
         self._within.pop()
+        self._tries.pop()
         if original_node in self._facts.plain:
             return updated_node.with_changes(asynchronous=None)
-        if (replaced := self._low_level.function(original_node, updated_node)) is not None:
+        if (replaced := self._low_level.replace_function(original_node, updated_node)) is not None:
             return replaced
         kind = self._get_item_kind(original_node)
         if kind == "resource" and is_list_of_texts(original_node.returns):
@@ -420,6 +523,9 @@ class ProgramRewriter(cst.CSTTransformer):
                 original_node,
                 "here each text of the list is sent by itself: return json.dumps(…) to send the list as JSON",
             )
+        if kind == "tool" and original_node.returns is not None and is_flag(original_node.returns.annotation, "bytes"):
+            text = "bytes alone do not say what they are, and the server does not start: return File(data=…, name=…)"
+            self._add_note(original_node, text)
         parameters = updated_node.params
         positional = [self._parameter(p, kind) for p in parameters.posonly_params]
         changed = [self._parameter(p, kind) for p in parameters.params]
@@ -459,17 +565,21 @@ class ProgramRewriter(cst.CSTTransformer):
 
     def visit_Module(self, node: cst.Module) -> None:
         self._low_level.read_module(node)
-        for noted, text in self._low_level.notes:
-            self._add_note(noted, text)
+        returned: set[str] = set()
+        for function in find_nodes(node, cst.FunctionDef):
+            if function.returns is not None and self._get_item_kind(function) == "tool":
+                returned |= {name.value for name in find_nodes(function.returns, cst.Name)}
+        for made in node.body:
+            if isinstance(made, cst.ClassDef) and made.name.value in returned and _is_plain_class(made):
+                self._plain_classes.add(made.name.value)
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        self.low_level_problems = [MigrationNote(self._line(node), text) for node, text in self._low_level.problems]
         made = self._imports.replace_imports(updated_node)
-        for node, text in self._imports.problems:
+        for node, text in (*self._imports.problems, *self._low_level.notes):
             self._add_note(node, text)
-        for use in find_name_uses(made):
-            if use.name in self._low_level.main_functions:
-                self._add_note(use.node, f"{use.name} is left out: call server.run()")
+        for arg in self._facts.left_versions:
+            text = f"the version is left out with its line: write Server(…, version={format_node(arg.value)})"
+            self._add_note(arg, text)
         for name in self._imports.needed & self._bound.keys():
             self.notes.append(
                 MigrationNote(self._bound[name], f"{name} is also a name of defserve, used here: rename this one")
@@ -477,6 +587,15 @@ class ProgramRewriter(cst.CSTTransformer):
         return made if self._facts.is_package else made.visit(_UnusedImports(original_node, made))
 
 
+def _is_plain_class(made: cst.ClassDef) -> bool:
+    """Whether it names the types of its attributes and is nothing else: as a dataclass it has a JSON form."""
+    lines = [each.body[0] for each in made.body.body if isinstance(each, cst.SimpleStatementLine)]
+    fields = [each for each in lines if isinstance(each, cst.AnnAssign)]
+    is_mutable = any(isinstance(each.value, cst.List | cst.Dict | cst.Set) for each in fields)
+    return bool(fields) and not (made.bases or made.keywords or made.decorators or is_mutable)
+
+
+_CONTENT = frozenset({"ImageContent", "AudioContent", "EmbeddedResource", "ResourceLink"})
 _NONE = cst.MaybeSentinel.DEFAULT
 
 
@@ -489,13 +608,14 @@ def _make_equal_sign(parameter: cst.Param) -> Any:
 # -- Imports that the rewritten program no longer needs: `import asyncio`, where `asyncio.run` has gone.
 
 
-class _UnusedImports(cst.CSTTransformer):
+class _UnusedImports(BlockTransformer):
     """Takes away imports of names that the program used before, and does not use now."""
 
     def __init__(self, before: cst.Module, after: cst.Module) -> None:
         super().__init__()
-        strings: Sequence[Any] = matchers.findall(after, matchers.SimpleString())
-        words = {word for string in strings for word in re.findall(r"\w+", string.value)}  # types in quotes, `__all__`
+        words = {
+            word for string in find_nodes(after, cst.SimpleString) for word in re.findall(r"\w+", string.value)
+        }  # types in quotes, `__all__`
         now = words | {use.name for use in find_name_uses(after)}
         self._unused = {use.name for use in find_name_uses(before)} - now
 
@@ -503,7 +623,7 @@ class _UnusedImports(cst.CSTTransformer):
         return False
 
     def visit_If(self, node: cst.If) -> bool:
-        return bool(matchers.findall(node.test, matchers.Name("__name__")))
+        return any(name.value == "__name__" for name in find_nodes(node.test, cst.Name))
 
     def leave_Module(self, original_node: Any, updated_node: Any) -> Any:
         """Also of an indented block."""
@@ -542,156 +662,3 @@ class _UnusedImports(cst.CSTTransformer):
         return (get_full_name_for_node(source) or "").partition(".")[
             0
         ] in MODULES_WITHOUT_EFFECT and local in self._unused
-
-
-# -- What one file of a project knows from another: a server that it imports, or that its function is called with.
-
-
-class SourceFile(NamedTuple):
-    """One file of a project, read."""
-
-    text: str
-    module: cst.Module
-    facts: ProgramFacts
-
-
-def spread_server_facts(files: Mapping[Path, SourceFile]) -> None:
-    """Add to the facts of each file which of its names are servers of other files."""
-    _spread_server_classes(files)
-    while True:
-        known = sum(len(file.facts.servers) for file in files.values())
-        given: dict[str, set[int | str]] = {}
-        # Most files have nothing to do with servers, and going through a file takes long.
-        makers = {name for file in files.values() for name in file.facts.makers}
-        known_names = (name for file in files.values() for name in (*file.facts.servers, *file.facts.server_classes))
-        names = {name.rpartition(".")[2] for name in known_names} | makers
-        for path, file in files.items():
-            if any(name in file.text for name in names):
-                file.module.visit(_Imported(path, files, file.facts))
-                file.module.visit(_GivenServers(file.facts, given, makers))
-        for file in files.values():
-            if any(f"def {name}(" in file.text or f"class {name}" in file.text for name in given):
-                file.module.visit(_ReceivedServers(file.facts, given))
-        if known == sum(len(file.facts.servers) for file in files.values()):
-            return
-
-
-def _spread_server_classes(files: Mapping[Path, SourceFile]) -> None:
-    """Add to the facts of each file the subclasses of servers that it imports: it may make one, or extend one."""
-    known = 0
-    while known != (count := sum(len(file.facts.server_classes) for file in files.values())):
-        known = count
-        names = {name.rpartition(".")[2] for file in files.values() for name in file.facts.server_classes}
-        for path, file in files.items():
-            if any(name in file.text for name in names):
-                file.module.visit(_Imported(path, files, file.facts))
-                file.module.visit(ServerClasses(file.facts))
-
-
-def spread_return_facts(files: Mapping[Path, SourceFile]) -> None:
-    """Add to the facts of each file what functions of other files return."""
-    everywhere: dict[str, list[cst.BaseExpression]] = {}
-    for file in files.values():
-        for name, returned in file.facts.returns.items():
-            everywhere.setdefault(name, []).extend(returned)
-    for file in files.values():
-        file.facts.returns = {**everywhere, **file.facts.returns}
-
-
-class _Imported(cst.CSTVisitor):
-    """Finds `from .app import mcp`, `from .app import Shop`, `from shop import app` and `import shop.app`."""
-
-    def __init__(self, path: Path, files: Mapping[Path, SourceFile], facts: ProgramFacts) -> None:
-        self._path, self._files, self._facts = path, files, facts
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
-        dotted = get_full_name_for_node(node.module) if node.module is not None else ""
-        if dotted is None or (is_foreign_module(dotted) and not node.relative):
-            return
-        source = self._find_file(dotted, len(node.relative))
-        if isinstance(node.names, cst.ImportStar):
-            if source is not None:
-                self._facts.servers |= source.facts.servers
-                self._facts.server_classes |= source.facts.server_classes
-            return
-        for alias in node.names:
-            name, local = alias.evaluated_name, alias.evaluated_alias or alias.evaluated_name
-            if source is not None and name in source.facts.servers:
-                self._facts.servers.add(local)
-            if source is not None and name in source.facts.server_classes:
-                self._facts.server_classes[local] = source.facts.server_classes[name]
-            self._add_members(f"{dotted}.{name}".strip("."), len(node.relative), local)
-
-    def visit_Import(self, node: cst.Import) -> None:
-        for alias in node.names:
-            name = alias.evaluated_name
-            if not is_foreign_module(name):
-                self._add_members(name, 0, alias.evaluated_alias or name)
-
-    def _add_members(self, dotted: str, level: int, local: str) -> None:
-        """The servers of a module that is imported as a whole, and its classes of servers."""
-        if (source := self._find_file(dotted, level)) is not None:
-            self._facts.servers |= {f"{local}.{name}" for name in source.facts.servers if "." not in name}
-            classes = source.facts.server_classes
-            self._facts.server_classes |= {f"{local}.{name}": own for name, own in classes.items() if "." not in name}
-
-    def _find_file(self, dotted: str, level: int) -> SourceFile | None:
-        parts = tuple(part for part in dotted.split(".") if part)
-        if level:
-            start = self._path.parents[min(level, len(self._path.parents)) - 1]
-            places = [start.joinpath(*parts)]
-        else:
-            # Where the project begins is not known: the last folders of a file's path are what is imported.
-            stems = ((path.parent if path.name == "__init__.py" else path.with_suffix("")) for path in self._files)
-            places = [stem for stem in stems if parts and stem.parts[-len(parts) :] == parts]
-        paths = [path for place in places for path in (place / "__init__.py", place.parent / f"{place.name}.py")]
-        return next((self._files[path] for path in paths if path in self._files and path != self._path), None)
-
-
-class _GivenServers(cst.CSTVisitor):
-    """Finds `register(mcp)`, `self.mcp = mcp`, and `mcp = make_server()`.
-
-    `given`: the name of a function → the positions and keywords where it gets a server.
-    """
-
-    def __init__(self, facts: ProgramFacts, given: dict[str, set[int | str]], makers: set[str]) -> None:
-        self._facts, self._given, self._makers = facts, given, makers
-
-    def visit_Call(self, node: cst.Call) -> None:
-        name = (get_full_name_for_node(node.func) or "").rpartition(".")[2]
-        for place, arg in enumerate(node.args):
-            if name and not arg.star and self._facts.is_server(arg.value):
-                self._given.setdefault(name, set()).add(arg.keyword.value if arg.keyword is not None else place)
-
-    def visit_Assign(self, node: cst.Assign) -> None:
-        called = get_full_name_for_node(node.value.func) or "" if isinstance(node.value, cst.Call) else ""
-        is_made = called in self._facts.server_classes or called.rpartition(".")[2] in self._makers
-        if is_made or self._facts.is_server(node.value):
-            names = (get_full_name_for_node(target.target) for target in node.targets)
-            self._facts.servers |= {name for name in names if name is not None}
-
-
-class _ReceivedServers(cst.CSTVisitor):
-    """Finds the parameters of functions, and of classes that are made, which get a server."""
-
-    def __init__(self, facts: ProgramFacts, given: Mapping[str, set[int | str]]) -> None:
-        self._facts, self._given = facts, given
-        self._classes: list[str] = []
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        self._classes.append(node.name.value)
-
-    def leave_ClassDef(self, original_node: cst.ClassDef) -> None:
-        self._classes.pop()
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        name = node.name.value
-        called = self._classes[-1] if name == "__init__" and self._classes else name
-        places = self._given.get(called, set())
-        parameters = [*node.params.posonly_params, *node.params.params]
-        if parameters and parameters[0].name.value in ("self", "cls"):
-            del parameters[0]
-        for place, parameter in enumerate([*parameters, *node.params.kwonly_params]):
-            received = parameter.name.value
-            if received in places or (place in places and place < len(parameters)):
-                self._facts.servers.add(received)
