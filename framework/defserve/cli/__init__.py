@@ -232,7 +232,7 @@ def _run(command: str, argv: list[str]) -> int:
         # A byte of the command line that is no text has become half a surrogate pair.
         if error.encoding != "utf-8" or _is_verbose(argv):
             raise
-        word = next((word for word in argv if not word.isprintable() and error.object[error.start] in word), "")
+        word = next((word for word in argv if error.object[error.start] in word), "")
         if not word:
             raise
         return print_error(f"{word!r} is not UTF-8\n  fix: give it, or name the file, in UTF-8", EXIT_FAILURE)
