@@ -52,7 +52,7 @@ class Asked:
 async def test_all_addresses_of_a_machine_are_one_to_the_site(client: tuple[str, int] | None, address: str):
     asked: Any = Asked()
     scope: Any = {"method": "GET", "headers": [], "client": client}
-    await answer_site_request(asked, "/authorize", asked, scope, asked, 1.0, FailedTokenCounts())
+    await answer_site_request(asked, "/authorize", asked, scope, asked, 1.0, FailedTokenCounts(trusted_proxy=False))
     assert [request.address for request in asked.requests] == [address]
 
 
@@ -61,6 +61,6 @@ async def test_a_body_that_comes_too_slowly_is_not_called_too_large(is_slow: boo
     asked: Any = Asked()
     asked.is_slow = is_slow
     scope: Any = {"method": "POST", "headers": [], "client": None}
-    await answer_site_request(asked, "/token", asked, scope, asked, 1.0, FailedTokenCounts())
+    await answer_site_request(asked, "/token", asked, scope, asked, 1.0, FailedTokenCounts(trusted_proxy=False))
     assert asked.refused[0] == status and why in asked.refused[1] and not asked.requests
     assert (b"connection", b"close") in asked.refused[2]
