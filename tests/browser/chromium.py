@@ -58,6 +58,10 @@ class Browser:
     def open(self, url: str) -> None:
         self._do("open", url)
 
+    def run_early(self, script: str) -> None:
+        """Run a script in each page that is opened from now on, before its own."""
+        self._do("early", script)
+
     def page(self, script: str) -> Any:
         """The value of a script in the page; None if it did not become true."""
         return self._do("page", script)

@@ -43,6 +43,7 @@ const commands = {
     if (url === "about:blank") complaints.length = asked.length = 0;
     return true;
   },
+  early: async script => (await page.evaluateOnNewDocument(script), true),
   size: async ([width, height]) => (await page.setViewport({ width, height }), true),
   scheme: async value => (await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]), true),
   scripts: async on => (await page.setJavaScriptEnabled(on), true),

@@ -196,3 +196,19 @@ def test_a_file_of_a_stranger_is_only_text(browser: Browser, tmp_path: Path):
         assert browser.page(f"{ROWS}.length === 1 && {DRAWER}?.innerText.includes('<img')")
         assert browser.page("!document.querySelector('main img') && document.title !== '1'")
         assert browser.page("!document.body.innerText.includes('\\u202e')")
+
+
+SLOW_SOCKETS = """
+window.WebSocket = class extends WebSocket {
+  get readyState() { return this.isLate ? super.readyState : 0; }
+  set onopen(run) { this.addEventListener("open", () => setTimeout(() => { this.isLate = true; run(); }, 1500)); }
+};
+"""
+
+
+def test_a_link_to_a_message_is_followed_before_the_page_is_connected(browser: Browser, panel: InspectorBeside):
+    assert browser.page(f"{ROWS}.length >= 3")
+    browser.run_early(SLOW_SOCKETS)
+    browser.open("about:blank")
+    browser.open(f"{panel.url}#wire/0")
+    assert browser.page(f"{ROWS}.length >= 3 && {DRAWER}?.innerText.includes('jsonrpc')")

@@ -7,6 +7,7 @@ const waiting = new Map(); // id → { resolve, reject, onPart }
 const topics = new Map(); // topic → set of functions
 const openings = new Set();
 let socket = null,
+  unsent = [], // what was asked while the socket opens
   lastId = 0,
   tries = 0,
   timer = null;
@@ -31,17 +32,23 @@ export class Failure extends Error {
 export function ask(verb, args = {}, onPart) {
   const id = ++lastId;
   const promise = new Promise((resolve, reject) => {
-    if (socket?.readyState !== WebSocket.OPEN) {
+    if (!socket || socket.readyState > WebSocket.OPEN) {
       reject(new Failure({ message: "The inspector is not connected." }));
       return;
     }
     waiting.set(id, { resolve, reject, onPart });
-    socket.send(JSON.stringify({ id, do: verb, with: args }));
+    send({ id, do: verb, with: args });
   });
   promise.cancel = () => {
-    if (waiting.has(id) && socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ do: "cancel", of: id }));
+    if (waiting.has(id)) send({ do: "cancel", of: id });
   };
   return promise;
+}
+
+function send(message) {
+  const text = JSON.stringify(message);
+  if (socket.readyState === WebSocket.CONNECTING) unsent.push(text);
+  else socket.send(text);
 }
 
 // Calls `hear(data)` for each message of a topic. Gives a function that ends it.
@@ -72,6 +79,7 @@ export function connect() {
     wasOpen = true;
     tries = 0;
     app.set({ socket: "open" });
+    for (const text of unsent.splice(0)) opened.send(text);
     for (const run of [...openings]) run();
   };
   opened.onmessage = async event => {
@@ -83,6 +91,7 @@ export function connect() {
   opened.onclose = () => {
     for (const { reject } of waiting.values()) reject(new Failure({ message: "The inspector went away.", lost: true }));
     waiting.clear();
+    unsent = [];
     // A first socket that never opens was refused: the token is of an inspector that has ended.
     app.set({
       socket:
