@@ -8,7 +8,7 @@ import sys
 from tests.attack.families.bounds.odd_ids import messages
 
 first, count = (int(word) for word in sys.argv[1:3])
-ODD = [json.dumps(each) for each in messages()[first : first + count]]
+ODD = [json.dumps(each) for each in messages()[first : first + count] if "method" in each or each["id"] != "1"]
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 TOOL = {"name": "echo", "description": "d", "inputSchema": SCHEMA}
 

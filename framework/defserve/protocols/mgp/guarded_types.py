@@ -133,12 +133,6 @@ def _refuse_bypass(check: UnionCheck, subject: str, place: str) -> None:
             where=place,
             fix="remove that type from the union, or guard it too",
         )
-    if check.has_late_guard():
-        raise UsageError(
-            f"{subject}: a guarded type is in an Iterable, which is judged only while the function reads it",
-            where=place,
-            fix="write list[…] instead of Iterable[…]",
-        )
 
 
 def _strip_guards(given: Any, within: tuple[Any, ...] = ()) -> Any:
@@ -250,10 +244,6 @@ class UnionCheck:
                     if other is not guarded and self._faces(guarded, other):
                         return _name(other)
         return None
-
-    def has_late_guard(self) -> bool:
-        """Whether a guard is inside an iterator, which would judge while the function runs."""
-        return any(node.get("type") == "generator" and self._holds_guard(node) for node in self._nodes)
 
     def _faces(self, guarded: Node, other: Node) -> bool:
         """Whether a text that `guarded` judges can be accepted unjudged by `other`, in JSON that both accept."""

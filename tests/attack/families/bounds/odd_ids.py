@@ -92,7 +92,10 @@ def _(trial: Trial) -> None:
 
 @FAMILY.attack("to our client", Control(take_any_id, "^list, messages|a traceback"))
 def _(trial: Trial) -> None:
-    """A hostile server sends them before each of its replies; `list` and `call` work all the same."""
+    """A hostile server sends them before each of its replies; `list` and `call` work all the same.
+
+    Not a reply to "1": some servers answer request 1 so, and it counts.
+    """
     hostile = str(SERVERS / "hostile.py")
     total = len(messages())
     size = total // 5 + 1

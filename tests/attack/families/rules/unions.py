@@ -139,7 +139,7 @@ def _(trial: Trial) -> None:
 
 @FAMILY.attack("a guard that judges too late", Control(judge_late, "reaches the function", here=True))
 def _(trial: Trial) -> None:
-    """An iterator is read by the function: nothing in it was judged before."""
+    """An iterator would be read by the function, and nothing in it judged before."""
     late = {
         "list of iterables": (list[Iterable[PublicUrl]], [[PRIVATE]]),
         "dict of iterables": (dict[str, Iterable[PublicUrl]], {"a": [PRIVATE]}),
