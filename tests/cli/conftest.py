@@ -8,6 +8,7 @@ import pytest
 
 from defserve.cli import main
 from tests.cli.running import Outcome, Run
+from tests.loaded_modules import forget_modules_below
 
 
 @pytest.fixture
@@ -26,13 +27,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty current folder. What other tests have imported from theirs is forgotten, and what this one does, too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    _forget_modules_below(tmp_path.parent)
+    forget_modules_below(tmp_path.parent)
     yield tmp_path
-    _forget_modules_below(tmp_path)
-
-
-def _forget_modules_below(folder: Path) -> None:
-    # Threads of other tests may import meanwhile, and a lazy module may import when it is asked for anything.
-    for name, module in sys.modules.copy().items():
-        if str(getattr(module, "__dict__", {}).get("__file__") or "").startswith(str(folder)):
-            sys.modules.pop(name, None)
+    forget_modules_below(tmp_path)

@@ -7,6 +7,7 @@ import pytest
 
 from defserve.client.targets import load_server
 from defserve.errors import UsageError
+from tests.loaded_modules import forget_modules_below
 
 SERVER = """
 class Server:
@@ -20,10 +21,8 @@ class Server:
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    known = set(sys.modules)
     yield tmp_path  # type: ignore[misc]
-    for name in set(sys.modules) - known:
-        del sys.modules[name]
+    forget_modules_below(tmp_path)
 
 
 def write(name: str, code: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from defserve.errors import UsageError
 from defserve.server.server import Server
 from defserve.tooling.loading import load_without_serving
+from tests.loaded_modules import forget_modules_below
 
 HEAD = 'from defserve import Server\nserver = Server("a")\n'
 
@@ -22,11 +23,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """`mine.py` in an empty current folder, which nobody has imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
     yield tmp_path / "mine.py"
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
-            del sys.modules[name]
+    forget_modules_below(tmp_path)
 
 
 def failure(file: Path, code: str) -> UsageError:

@@ -21,7 +21,9 @@ from defserve.core.messages import (
     INVALID_REQUEST,
     MAX_REPLY_DEPTH,
     METHOD_NOT_FOUND,
+    PARSE_ERROR,
     EncodedJson,
+    MalformedMessage,
     Message,
     Reply,
     RequestId,
@@ -185,15 +187,15 @@ def read_raw_reply(data: bytes) -> Message | list[Message]:
         # `}` closes the reply, because nothing but a whole JSON value is accepted before it.
         number, part = found[1], data[found.end() : -1]
         if data[-1] != CLOSING:
-            return decode(data, MAX_REPLY_DEPTH)
+            return _decode_reply(data)
     elif data.startswith(RESULT_FIRST) and (found := ID_LAST(data, max(0, len(data) - MAX_TAIL_LENGTH))):
         number, part = found[1], data[len(RESULT_FIRST) : found.start()]
     else:
-        return decode(data, MAX_REPLY_DEPTH)
+        return _decode_reply(data)
     try:
         value = from_json(part, allow_inf_nan=False)
     except ValueError:
-        return decode(data, MAX_REPLY_DEPTH)
+        return _decode_reply(data)
     # Like `decode`: walk only what could be too deep or too wide.
     if (
         len(part) >= 2 * MAX_REPLY_DEPTH
@@ -203,8 +205,28 @@ def read_raw_reply(data: bytes) -> Message | list[Message]:
         )
         and find_limit_violation(value, MAX_REPLY_DEPTH - 1, MAX_KEYS) is not None
     ):
-        return decode(data, MAX_REPLY_DEPTH)
+        return _decode_reply(data)
     return RawReply(int(number), value, None, part)
+
+
+_ESCAPE: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}(?:\\u[dD][c-fC-F][0-9a-fA-F]{2})?|u[dD][c-fC-F][0-9a-fA-F]{2}|.)", re.DOTALL
+)
+
+
+def _decode_reply(data: bytes) -> Message | list[Message]:
+    """As `decode`, with U+FFFD for half a surrogate pair, which is no character.
+
+    A server in JavaScript that cuts an emoji in half sends that, and its call has run.
+    """
+    message = decode(data, MAX_REPLY_DEPTH)
+    if isinstance(message, MalformedMessage) and message.code == PARSE_ERROR and b"\\u" in data:
+        return decode(_ESCAPE.sub(_replace_half_pair, data), MAX_REPLY_DEPTH)
+    return message
+
+
+def _replace_half_pair(escape: re.Match[bytes]) -> bytes:
+    return b"\\ufffd" if len(escape[0]) == 6 else escape[0]
 
 
 # -- Lines that cannot be decoded: which request one was meant to answer, by a bounded part of it.

@@ -98,3 +98,25 @@ def test_any_bytes_are_read_as_the_codec_reads_them(middle: bytes, result_first:
     )
     data = middle.join(ends)
     assert shown(read_raw_reply(data)) == shown(decode(data))
+
+
+@for_each_row(
+    ("sent", "read"),
+    [
+        (r"cut \ud83d", "cut \ufffd"),
+        (r"\uDE00 and \ud83d\ud83d\ude00", "\ufffd and \ufffd\U0001f600"),
+        (r"a path \\ud83d and \ud7ff \ud83d", "a path \\ud83d and \ud7ff \ufffd"),
+    ],
+)
+def test_half_of_a_character_that_a_server_cut_is_read_as_a_replacement(sent: str, read: str):
+    for data in (
+        b'{"jsonrpc":"2.0","id":7,"result":{"text":"%b"}}',
+        b'{"result":{"text":"%b"},"jsonrpc":"2.0","id":7}',
+        b'{"jsonrpc": "2.0", "id": 7, "result": {"text": "%b"}}',
+    ):
+        message = read_raw_reply(data % sent.encode())
+        assert isinstance(message, Reply) and message.result == {"text": read}
+
+
+def test_what_is_no_json_stays_unreadable_beside_half_a_character():
+    assert isinstance(read_raw_reply(b'{"jsonrpc":"2.0","id":7,"result":"\\ud83d" "x"}'), MalformedMessage)

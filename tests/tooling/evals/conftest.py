@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from defserve.cli import main
+from tests.loaded_modules import forget_modules_below
 
 SERVER = '''
 from defserve import Server, dangerous, safe
@@ -123,9 +124,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     def evaluate(*words: Any) -> Ran:
         capsys.readouterr()
         # Each command is a process of its own for a person, so it loads the server again.
-        for name, module in list(sys.modules.items()):
-            if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
-                del sys.modules[name]
+        forget_modules_below(tmp_path)
         code = main(["eval", "shelf_server.py", *map(str, words)])
         shown = capsys.readouterr()
         return Ran(code, shown.out, shown.err)
