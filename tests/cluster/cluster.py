@@ -61,11 +61,10 @@ def check_programs() -> None:
     """Raises NotPossible."""
     if sys.platform != "linux":
         raise NotPossible("it needs Linux, for network namespaces")
-    for program, package in PROGRAMS.items():
-        if shutil.which(program) is None:
-            raise NotPossible(f"there is no {program} (apt-get install {package})")
-    if find_postgres() is None:
-        raise NotPossible("there is no Postgres (apt-get install postgresql)")
+    missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
+    missing += [] if find_postgres() else ["postgresql"]
+    if missing:
+        raise NotPossible(f"these are missing: apt-get install {' '.join(missing)}")
 
 
 class Node:
